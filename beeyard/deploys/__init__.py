@@ -1,0 +1,1 @@
+"""What a host gets: operations in order, for pyinfra."""

@@ -1,0 +1,1 @@
+"""What is: questions asked of hosts, for pyinfra."""

@@ -1,0 +1,1 @@
+"""What shall be: idempotent steps on hosts, for pyinfra."""

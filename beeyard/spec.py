@@ -1,0 +1,255 @@
+"""A ServerSpec: everything one host needs to be told, resolved and validated. Pure."""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, field_validator
+
+from beeyard.catalog import (
+    PROJECT,
+    Catalog,
+    CatalogError,
+    Decoding,
+    DFlash,
+    Engine,
+    EngineLock,
+    FileLock,
+    Gate,
+    Mtp,
+    Server,
+    Settings,
+    Source,
+    Strict,
+    Variant,
+    pick,
+    sentence,
+)
+
+# Ours among the keys of host.data, as ssh_ marks the SSH connector's. A typo after it is an error.
+PREFIX = "llama_"
+
+Runtime = Literal["systemd", "supervisor"]
+# A name of ours that becomes part of a path.
+UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$")]
+LONGEST_PREFIX = 80  # supervisor's socket lives below it, and a socket's path ends at 107 bytes
+
+
+def _no_control_characters(value: object) -> object:
+    if isinstance(value, str) and re.search(r"[\x00-\x1f\x7f]", value):
+        raise ValueError("must not hold control characters")
+    return value
+
+
+HostPath = Annotated[PurePosixPath, BeforeValidator(_no_control_characters)]
+
+
+class HostSettings(Strict):
+    """What an inventory or ``--data`` may say of a host; each key with ``llama_`` before it."""
+
+    preset: str
+    variant: str | None = None
+    engine: str | None = None
+    runtime: Literal["auto", "systemd", "supervisor", "compose"] = "auto"
+    bind: str = "127.0.0.1"
+    port: int = Field(default=8910, ge=1, le=65535)
+    prefix: HostPath = PurePosixPath("/opt/beeyard")
+    models_dir: HostPath | None = None
+    user: UserName | None = None
+    context: int | None = Field(default=None, gt=0)
+    load_timeout: int | None = Field(default=None, gt=0)
+    settings: dict[str, Any] = {}
+    # Bytes a systemd unit may lock, or infinity.
+    memlock: Literal["infinity"] | Annotated[int, Field(gt=0)] = "infinity"
+
+    @field_validator("bind")
+    @classmethod
+    def _an_address(cls, value: str) -> str:
+        return str(ipaddress.ip_address(value))
+
+    @field_validator("prefix")
+    @classmethod
+    def _short_enough(cls, value: PurePosixPath) -> PurePosixPath:
+        absolute = PurePosixPath(PROJECT) / value
+        if len(str(absolute)) > LONGEST_PREFIX:
+            raise ValueError(
+                f"{absolute} is {len(str(absolute))} characters long, at most {LONGEST_PREFIX} leave room for a "
+                "socket below it. Fix: set llama_prefix to a shorter absolute path"
+            )
+        return absolute
+
+
+class ModelFile(Strict):
+    """A model file on its way to a host: where it comes from, and what it must be once it is locked."""
+
+    name: str
+    source: Source
+    lock: FileLock | None
+
+    @property
+    def file(self) -> str:
+        """The file's own name."""
+        return self.source.file.rpartition("/")[2]
+
+    @property
+    def digest(self) -> str:
+        """Twelve hex digits that tell this file from others of its name."""
+        return self.lock.sha256[:12] if self.lock else "unlocked"
+
+
+class ServerSpec(Strict):
+    """One server on one host. The only thing that travels from presets to hosts, checks and benchmarks."""
+
+    preset: str
+    variant: str
+    engine_name: str
+    engine: Engine
+    engine_lock: EngineLock | None
+    runtime: Runtime
+    bind: str
+    port: int
+    prefix: PurePosixPath
+    models_dir: PurePosixPath
+    user: str | None
+    memlock: Literal["infinity"] | int
+    settings: Settings
+    decoding: Decoding
+    gate: Gate
+    model: ModelFile
+    draft: ModelFile | None
+
+    @property
+    def model_files(self) -> list[ModelFile]:
+        """What must be on the host before the server can start."""
+        return [self.model] if self.draft is None else [self.model, self.draft]
+
+    def path_of(self, file: ModelFile) -> PurePosixPath:
+        """Where a model file lies on the host; the digest lets two files of one name live side by side."""
+        return self.models_dir / file.digest / file.file
+
+    @property
+    def engine_dir(self) -> PurePosixPath:
+        """Where the engine is unpacked; versions live side by side."""
+        digest = self.engine_lock.sha256[:12] if self.engine_lock else "unlocked"
+        return self.prefix / "engines" / f"{self.engine_name}-{digest}"
+
+    @property
+    def binary(self) -> PurePosixPath:
+        """The llama-server that runs. An absolute path in the preset (Debian's package) stands for itself."""
+        return self.engine_dir / self.engine.artefact.binary
+
+    @property
+    def api_key_file(self) -> PurePosixPath:
+        """The key that requests must carry; its mode is 0600 and its owner the server's user."""
+        return self.prefix / "etc" / "api-key"
+
+    @property
+    def url(self) -> str:
+        """Where the server answers, as seen from the host itself."""
+        address = ipaddress.ip_address(self.bind)
+        if address.is_unspecified:
+            address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
+        host = f"[{address}]" if address.version == 6 else str(address)
+        return f"http://{host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only the host itself can reach the server."""
+        return ipaddress.ip_address(self.bind).is_loopback
+
+    @property
+    def drafts(self) -> bool:
+        """Whether an answer must show drafted tokens."""
+        return self.decoding.kind != "baseline"
+
+    @property
+    def unlocked(self) -> list[str]:
+        """One sentence for each download that the lock does not name."""
+        found = [
+            f"model {file.name!r} is not in presets/lock.yaml. Fix: run `beeyard lock {file.name}` and commit it"
+            for file in self.model_files
+            if file.lock is None
+        ]
+        kind = self.engine.artefact.kind
+        incomplete = self.engine_lock is None or (kind == "release" and self.engine_lock.url is None)
+        if kind != "debian" and incomplete:
+            found.append(
+                f"engine {self.engine_name!r} has no tarball in presets/lock.yaml. Fix: add its url, size and "
+                "sha256 there, as docs/engines.md says"
+            )
+        return found
+
+
+def resolve(host_data: Mapping[str, Any], catalog: Catalog, *, has_systemd: bool) -> ServerSpec:
+    """
+    Join one host's data with the presets it names. The only place where both meet.
+
+    :param has_systemd: whether systemd runs the host; decides runtime ``auto``.
+    :raises CatalogError: an unknown key, preset, variant, engine or runtime, by name.
+    """
+    host = host_settings(host_data)
+    server = pick(catalog.servers, host.preset, "preset")
+    variant_name = host.variant or server.default_variant
+    variant = pick(server.variants, variant_name, f"variant of {host.preset}")
+    engine_name = host.engine or variant.engine or server.engine
+    model_name = variant.decoding.model if isinstance(variant.decoding, Mtp) else server.model
+    draft_name = variant.decoding.draft_model if isinstance(variant.decoding, DFlash) else None
+    return ServerSpec(
+        preset=host.preset,
+        variant=variant_name,
+        engine_name=engine_name,
+        engine=pick(catalog.engines, engine_name, "engine"),
+        engine_lock=catalog.lock.engines.get(engine_name),
+        runtime=_runtime(host, has_systemd),
+        bind=host.bind,
+        port=host.port,
+        prefix=host.prefix,
+        models_dir=PurePosixPath(PROJECT) / host.models_dir if host.models_dir else host.prefix / "models",
+        user=host.user,
+        memlock=host.memlock,
+        settings=_settings(host, server, variant),
+        decoding=variant.decoding,
+        gate=server.gate,
+        model=_model_file(catalog, model_name),
+        draft=_model_file(catalog, draft_name) if draft_name is not None else None,
+    )
+
+
+def host_settings(host_data: Mapping[str, Any]) -> HostSettings:
+    """Ours among a host's data, validated."""
+    ours = {key.removeprefix(PREFIX): value for key, value in host_data.items() if key.startswith(PREFIX)}
+    try:
+        return HostSettings(**ours)
+    except ValidationError as error:
+        raise CatalogError(f"host data (keys llama_…): {sentence(error)}") from error
+
+
+def _runtime(host: HostSettings, has_systemd: bool) -> Runtime:
+    if host.runtime == "compose":
+        raise CatalogError(
+            "runtime 'compose' is not built yet. Fix: use llama_runtime systemd or supervisor, or leave it out"
+        )
+    if host.runtime == "systemd" and not has_systemd:
+        raise CatalogError(
+            "runtime 'systemd' is asked for, but systemd does not run this host (no /run/systemd/system). "
+            "Fix: leave llama_runtime out, or set it to supervisor"
+        )
+    if host.runtime == "auto":
+        return "systemd" if has_systemd else "supervisor"
+    return host.runtime
+
+
+def _settings(host: HostSettings, server: Server, variant: Variant) -> Settings:
+    single = {"context": host.context, "load_timeout_s": host.load_timeout}
+    given = {key: value for key, value in single.items() if value is not None}
+    try:
+        return Settings(**{**server.settings, **variant.settings, **host.settings, **given})
+    except ValidationError as error:
+        raise CatalogError(f"settings of {host.preset}: {sentence(error)}") from error
+
+
+def _model_file(catalog: Catalog, name: str) -> ModelFile:
+    model = pick(catalog.models, name, "model")
+    return ModelFile(name=name, source=model.source, lock=catalog.lock.models.get(name))
