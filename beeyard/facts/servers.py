@@ -1,0 +1,54 @@
+"""Facts about the server that runs on a host, and about the engine it runs on."""
+
+import json
+from typing import Any
+
+from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
+
+
+class ServerState(FactBase[dict[str, Any]]):
+    """
+    Returns the guard's look at the host's server; ``{"current": None}`` where none passed the gate yet.
+
+    .. code:: python
+
+        {"current": "0a1b2c3d4e5f", "title": "tiny dflash on llama.cpp b10068", "installed": True, "pid": 4711,
+         "runs_its_command": True, "health": 200, "resident_mib": 80, "locked_mib": 7, "vram_mib": None}
+    """
+
+    def command(self, guard: str, prefix: str) -> StringCommand:
+        """Ask the guard, if it is there."""
+        ask = StringCommand("python3", QuoteString(guard), "state", QuoteString(prefix))
+        return StringCommand("if test -f", QuoteString(guard), "&& command -v python3 >/dev/null; then", ask, "; else echo '{\"current\": null}'; fi")
+
+    def process(self, output: list[str]) -> dict[str, Any]:
+        """It is JSON."""
+        try:
+            state: dict[str, Any] = json.loads("\n".join(output))
+        except ValueError as error:
+            raise FactProcessError(f"unexpected server state: {output!r}") from error
+        return state
+
+
+class EngineHelp(FactBase[str | None]):
+    """Returns what ``llama-server --help`` of a binary says; None where the binary is not there."""
+
+    def command(self, binary: str) -> StringCommand:
+        """Run the very binary that will serve."""
+        return StringCommand("! test -x", QuoteString(binary), "||", QuoteString(binary), "--help 2>/dev/null")
+
+    def process(self, output: list[str]) -> str | None:
+        """As it is."""
+        return "\n".join(output) or None
+
+
+class Executable(FactBase[bool]):
+    """Returns whether there is an executable file at a path."""
+
+    def command(self, path: str) -> StringCommand:
+        """Test it."""
+        return StringCommand("test -x", QuoteString(path), "&& echo yes || echo no")
+
+    def process(self, output: list[str]) -> bool:
+        """It says yes or no."""
+        return output == ["yes"]

@@ -1,0 +1,785 @@
+"""
+The guarded switch: puts one llama-server in place of another, and puts the old one back if the new one fails.
+
+It runs on the host, so that a lost connection leaves no host without its server. Standard library only.
+
+    guard.py state  PREFIX        what runs, as JSON
+    guard.py switch PREFIX ID     make servers/ID the server, under the gate
+    guard.py gate   PREFIX        ask the current server what a new one would be asked
+    guard.py stop   PREFIX        stop the server for good, and what keeps it running
+
+Below PREFIX: servers/ID/{server.json,definition}, links `current` and `previous`, etc/, log/, run/.
+Exit codes: 0 done; 4 refused before anything was touched; 5 the gate failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import xmlrpc.client
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+POLL_S = 0.05
+ASK_TIMEOUT_S = 300
+STOP_TIMEOUT_S = 40
+VRAM_TIMEOUT_S = 30
+LOG_LINES = 20
+UNIT = "beeyard-llama-server.service"
+UNIT_FILE = Path("/etc/systemd/system") / UNIT
+PROGRAM = "llama-server"
+
+
+class Refused(Exception):
+    """Nothing was touched, for a reason that the text says."""
+
+
+class GateFailed(Exception):
+    """A server did not show what it must show."""
+
+
+def say(text: str) -> None:
+    """Report progress. A reader who went away does not stop the work."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
+
+
+def complain(text: str) -> None:
+    """Report a failure, where a deploy shows it even when it shows nothing else."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+# --- one server -------------------------------------------------------------------------------------
+
+
+class Server:
+    """What a deploy wrote under servers/ID: the command, and how it is kept running."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self.data: dict[str, Any] = json.loads((folder / "server.json").read_text())
+        except (OSError, ValueError) as error:
+            raise Refused(f"{folder} holds no server ({error}). Fix: deploy again") from error
+        self.folder = folder
+        self.prefix = folder.parent.parent
+        self.id = folder.name
+        self.definition = folder / "definition"
+        self.argv: list[str] = self.data["argv"]
+        self.url: str = self.data["url"]
+        self.port: int = self.data["port"]
+        self.title: str = self.data["title"]
+
+    @property
+    def keeper(self) -> Keeper:
+        """The runtime that keeps it running."""
+        return SystemdKeeper() if self.data["runtime"] == "systemd" else SupervisorKeeper(self.prefix)
+
+    def key(self) -> str:
+        """The first key of the key file, as llama-server reads it."""
+        try:
+            lines = Path(self.data["api_key_file"]).read_text().splitlines()
+        except OSError as error:
+            raise GateFailed(f"its key file cannot be read ({error}). Fix: deploy again") from error
+        for line in lines:
+            if line and not line.startswith("#"):
+                return line
+        # llama-server runs open with an empty key file, without a word.
+        raise GateFailed("its key file holds no key, so anyone could use it. Fix: deploy again")
+
+
+def current(prefix: Path) -> Server | None:
+    """The server that last passed the gate here, if any."""
+    link = prefix / "current"
+    return Server(link.resolve()) if link.exists() else None
+
+
+def _point(link: Path, folder: Path) -> None:
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    fresh.symlink_to(Path("servers") / folder.name)
+    fresh.replace(link)
+
+
+def _install(source: Path, dest: Path) -> None:
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    fresh = dest.with_name(f".{dest.name}.{os.getpid()}")
+    shutil.copyfile(source, fresh)
+    fresh.chmod(0o644)
+    fresh.replace(dest)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.read_bytes() == other.read_bytes()
+
+
+# --- runtimes ---------------------------------------------------------------------------------------
+
+
+class Keeper:
+    """What keeps a server running: install its definition, start, stop, and say which process it is."""
+
+    def is_installed(self, server: Server) -> bool:
+        """Whether the server's definition is in force, also for the next boot."""
+        raise NotImplementedError
+
+    def install(self, server: Server) -> None:
+        """Put the definition in force without starting it."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start what is installed. Returns before it is ready."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Stop it and return once its process is gone."""
+        raise NotImplementedError
+
+    def status(self) -> tuple[int, bool]:
+        """Its process, or 0; and whether the last start of it failed."""
+        raise NotImplementedError
+
+    def pid(self) -> int:
+        """Its process, or 0."""
+        return self.status()[0]
+
+    def log_tail(self, since: float) -> list[str]:
+        """The last lines of its log, no older than ``since`` (seconds since the epoch)."""
+        raise NotImplementedError
+
+    def shut_down(self) -> None:
+        """Stop for good."""
+        raise NotImplementedError
+
+
+class SystemdKeeper(Keeper):
+    """A systemd unit."""
+
+    def is_installed(self, server: Server) -> bool:
+        """The unit file is the server's, and enabled."""
+        enabled = subprocess.run(["systemctl", "--quiet", "is-enabled", UNIT], check=False, capture_output=True)
+        return _same(server.definition, UNIT_FILE) and enabled.returncode == 0
+
+    def install(self, server: Server) -> None:
+        """Write the unit and enable it."""
+        _install(server.definition, UNIT_FILE)
+        self._systemctl("daemon-reload")
+        self._systemctl("--quiet", "enable", UNIT)
+
+    def start(self) -> None:
+        """Start it, however often it failed before."""
+        subprocess.run(["systemctl", "reset-failed", UNIT], check=False, capture_output=True)
+        self._systemctl("start", "--no-block", UNIT)
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._systemctl("stop", UNIT)
+
+    def status(self) -> tuple[int, bool]:
+        """The unit's main process; a unit that waits for its next try has failed this one."""
+        shown = self._systemctl("show", "--property=MainPID,ActiveState,SubState", UNIT)
+        fields = dict(row.split("=", 1) for row in shown.splitlines() if "=" in row)
+        failed = fields.get("ActiveState") == "failed" or fields.get("SubState") == "auto-restart"
+        return int(fields.get("MainPID") or 0), failed
+
+    def log_tail(self, since: float) -> list[str]:
+        """From the journal."""
+        command = ["journalctl", f"--unit={UNIT}", f"--lines={LOG_LINES}", f"--since=@{since:.0f}"]
+        command += ["--output=cat", "--no-pager", "--quiet"]
+        return subprocess.run(command, check=False, capture_output=True, text=True).stdout.splitlines()
+
+    def shut_down(self) -> None:
+        """Stop, and do not start at boot."""
+        if UNIT_FILE.exists():
+            self._systemctl("--quiet", "disable", "--now", UNIT)
+
+    def _systemctl(self, *words: str) -> str:
+        run = subprocess.run(["systemctl", *words], check=False, capture_output=True, text=True)
+        if run.returncode != 0:
+            raise GateFailed(f"systemctl {' '.join(words)}: {run.stderr.strip()}")
+        return run.stdout
+
+
+class _SocketTransport(xmlrpc.client.Transport):
+    """XML-RPC over supervisord's unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def make_connection(self, host: Any) -> http.client.HTTPConnection:
+        """Connect to the socket, whatever the host."""
+        path = self.path
+
+        class Connection(http.client.HTTPConnection):
+            def connect(self) -> None:
+                self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self.sock.settimeout(30)
+                self.sock.connect(path)
+
+        return Connection("localhost")
+
+
+class SupervisorKeeper(Keeper):
+    """A program of a supervisord of our own, for pods and for machines without root."""
+
+    STOPPED = ("STOPPED", "EXITED", "FATAL", "UNKNOWN")
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+        self.socket = prefix / "run" / "supervisor.sock"
+        self.program = prefix / "etc" / "programs" / f"{PROGRAM}.conf"
+        self.log = prefix / "log" / f"{PROGRAM}.log"
+
+    def is_installed(self, server: Server) -> bool:
+        """The program's file is the server's, and supervisord answers."""
+        return _same(server.definition, self.program) and self._answers()
+
+    def install(self, server: Server) -> None:
+        """Write the program, and have supervisord know it; its old process must be stopped before."""
+        _install(server.definition, self.program)
+        if not self._answers():
+            self._start_daemon()
+            return
+        with contextlib.suppress(xmlrpc.client.Fault):  # not known yet
+            self._rpc.removeProcessGroup(PROGRAM)
+        try:
+            self._rpc.reloadConfig()
+        except xmlrpc.client.Fault as error:
+            raise GateFailed(f"supervisord does not take its program: {error.faultString}") from error
+
+    def start(self) -> None:
+        """Start it; a group that is added starts by itself."""
+        try:
+            with contextlib.suppress(xmlrpc.client.Fault):
+                self._rpc.addProcessGroup(PROGRAM)
+            if self._info()["statename"] in self.STOPPED:
+                with contextlib.suppress(xmlrpc.client.Fault):  # it started in the meantime
+                    self._rpc.startProcess(PROGRAM, False)
+        except xmlrpc.client.Fault as error:
+            raise GateFailed(f"supervisord does not start it: {error.faultString}") from error
+
+    def stop(self) -> None:
+        """Stop it; asking for its state also makes supervisord notice at once."""
+        if not self._answers():
+            return
+        with contextlib.suppress(xmlrpc.client.Fault):  # it is not running, or not known
+            self._rpc.stopProcess(PROGRAM, False)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(xmlrpc.client.Fault):
+                if self._info()["statename"] not in self.STOPPED:
+                    time.sleep(POLL_S)
+                    continue
+            return
+        raise GateFailed(f"the old server did not stop within {STOP_TIMEOUT_S} s")
+
+    def status(self) -> tuple[int, bool]:
+        """The program's process; one in BACKOFF waits for its next try."""
+        try:
+            info = self._info()
+        except (OSError, xmlrpc.client.Fault):
+            return 0, False
+        return int(info["pid"]), info["statename"] in ("BACKOFF", "FATAL", "EXITED")
+
+    def log_tail(self, since: float) -> list[str]:
+        """From the program's log file, which a start does not cut off."""
+        try:
+            if self.log.stat().st_mtime < since - 1:
+                return []
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - 65536))
+                return file.read().decode(errors="replace").splitlines()[-LOG_LINES:]
+        except OSError:
+            return []
+
+    def shut_down(self) -> None:
+        """Stop supervisord and with it the server."""
+        if self._answers():
+            daemon = int(self._rpc.getPID())
+            self._rpc.shutdown()
+            _wait_gone(daemon, STOP_TIMEOUT_S)
+        if self.program.exists():
+            self.program.unlink()
+
+    @property
+    def _rpc(self) -> Any:
+        proxy = xmlrpc.client.ServerProxy("http://localhost", transport=_SocketTransport(str(self.socket)))
+        return proxy.supervisor
+
+    def _info(self) -> dict[str, Any]:
+        info: dict[str, Any] = self._rpc.getProcessInfo(PROGRAM)
+        return info
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self._rpc.getPID())
+        except (OSError, http.client.HTTPException, xmlrpc.client.Error):
+            return False
+
+    def _start_daemon(self) -> None:
+        (self.prefix / "run").mkdir(exist_ok=True)
+        (self.prefix / "log").mkdir(exist_ok=True)
+        library = os.readlink(self.prefix / "lib" / "supervisor")
+        command = [sys.executable, "-m", "supervisor.supervisord"]
+        command += ["--configuration", str(self.prefix / "etc" / "supervisord.conf")]
+        environment = {**os.environ, "PYTHONPATH": str(self.prefix / "lib" / library)}
+        run = subprocess.run(
+            command, check=False, capture_output=True, text=True, env=environment, preexec_fn=_raise_memlock
+        )
+        deadline = time.monotonic() + 15
+        while run.returncode == 0 and time.monotonic() < deadline:
+            if self._answers():
+                return
+            time.sleep(POLL_S)
+        raise GateFailed(f"supervisord did not start: {(run.stderr or run.stdout).strip() or 'no message'}")
+
+
+def _raise_memlock() -> None:
+    """Let the server lock as much memory as the host allows an unprivileged process."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+
+
+# --- processes, ports, GPUs -------------------------------------------------------------------------
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in ("Z", "X")
+
+
+def _wait_gone(pid: int, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while pid and _runs(pid) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _command_of(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def _listening_inodes(port: int) -> set[str]:
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for row in Path(table).read_text().splitlines()[1:]:
+                cells = row.split()
+                if cells[3] == "0A" and int(cells[1].rpartition(":")[2], 16) == port:
+                    found.add(f"socket:[{cells[9]}]")
+    return found
+
+
+def _holds(pid: str, inodes: set[str]) -> bool:
+    with contextlib.suppress(OSError):
+        for handle in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{handle}") in inodes:
+                    return True
+    return False
+
+
+def _refuse_foreign_port(server: Server, own_pids: Sequence[int]) -> None:
+    inodes = _listening_inodes(server.port)
+    if not inodes or any(_holds(str(pid), inodes) for pid in own_pids if pid):
+        return
+    holders = [pid for pid in os.listdir("/proc") if pid.isdigit() and _holds(pid, inodes)]
+    who = f"process {holders[0]} ({' '.join(_command_of(int(holders[0])))[:80]})" if holders else "another program"
+    raise Refused(
+        f"port {server.port} is in use by {who}, which is not ours; {server.title} wants it. "
+        f"Fix: stop that program, or set llama_port to another port"
+    )
+
+
+def _smi(query: str) -> list[list[str]] | None:
+    """Rows of an nvidia-smi query, or None where it does not answer."""
+    try:
+        run = subprocess.run(
+            ["nvidia-smi", query, "--format=csv,noheader,nounits"],
+            check=False, capture_output=True, text=True, timeout=20,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if run.returncode != 0:
+        return None
+    return [[cell.strip() for cell in row.split(",")] for row in run.stdout.splitlines() if row.strip()]
+
+
+def _vram_of(pid: int) -> int | None:
+    """MiB of GPU memory that a process holds; None where nvidia-smi does not list it, as inside a pod."""
+    rows = _smi("--query-compute-apps=pid,used_gpu_memory") or []
+    held = [int(row[1]) for row in rows if row[0] == str(pid) and row[1].isdigit()]
+    return sum(held) if held else None
+
+
+def _vram_in_use() -> int | None:
+    rows = _smi("--query-gpu=memory.used")
+    return None if rows is None else sum(int(row[0]) for row in rows if row[0].isdigit())
+
+
+def _wait_vram_free(pid: int) -> None:
+    deadline = time.monotonic() + VRAM_TIMEOUT_S
+    while _vram_of(pid) and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+# --- HTTP -------------------------------------------------------------------------------------------
+
+# Straight to the server on this very host, whatever proxy the environment names.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _request(url: str, body: Any = None, key: str | None = None, timeout: float = 5) -> tuple[int, bytes]:
+    headers = {"Content-Type": "application/json"}
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310
+    try:
+        with _OPENER.open(request, timeout=timeout) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def _health(server: Server) -> int:
+    """The status of GET /health; 0 while nobody listens."""
+    try:
+        return _request(f"{server.url}/health")[0]
+    except (OSError, http.client.HTTPException):
+        return 0
+
+
+# --- the gate ---------------------------------------------------------------------------------------
+
+
+def gate(server: Server, vram_before_mib: int | None = None) -> str:
+    """
+    Ask a started server for all that it must show; return what it showed, in a sentence.
+
+    :param vram_before_mib: GPU memory in use before it started, where that was read.
+    :raises GateFailed: what it did not show.
+    """
+    began = time.monotonic()
+    pid = _wait_ready(server, began)
+    loaded_s = time.monotonic() - began
+    _require_key(server)
+    timings = _require_answer(server)
+    _require_gpu(server, pid, vram_before_mib)
+    drafted = ""
+    if server.data["drafts"]:
+        offered, taken = timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
+        if not offered:
+            raise GateFailed(
+                "it never drafted (no draft_n in the answer's timings), so speculation did not engage. "
+                "Fix: check that the draft model belongs to the model and engine, or take the variant baseline"
+            )
+        drafted = f", {taken} of {offered} drafted tokens accepted"
+    speed = timings.get("predicted_per_second", 0.0)
+    return f"{server.title} is ready after {loaded_s:.1f} s, answers with {speed:.1f} tokens/s{drafted}"
+
+
+def _wait_ready(server: Server, began: float) -> int:
+    limit = server.data["load_timeout_s"]
+    keeper, seen_pid, health = server.keeper, 0, 0
+    while time.monotonic() - began < limit:
+        health = _health(server)
+        pid, failed = keeper.status()
+        if failed or (seen_pid and pid != seen_pid):
+            raise GateFailed("its process died while it loaded")
+        seen_pid = pid
+        if health == 200 and pid:
+            return pid
+        # A definition that cannot be started at all never has a process.
+        if not pid and time.monotonic() - began > 10:
+            raise GateFailed("no process of it appeared within 10 s")
+        time.sleep(POLL_S)
+    last = f"/health answers {health}" if health else "nothing listens"
+    raise GateFailed(
+        f"it was not ready after {limit} s ({last}). Fix: if the model just loads that slowly, "
+        "raise llama_load_timeout"
+    )
+
+
+def _require_key(server: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+    status = _post(server, body, key=None)[0]
+    if status != 401:
+        raise GateFailed(f"it answers a request without a key with {status}; 401 is wanted")
+
+
+def _post(server: Server, body: Any, key: str | None) -> tuple[int, bytes]:
+    try:
+        return _request(f"{server.url}/v1/chat/completions", body, key, timeout=ASK_TIMEOUT_S)
+    except (OSError, http.client.HTTPException) as error:
+        alive = "" if server.keeper.pid() else "; its process died"
+        raise GateFailed(f"the connection broke in the middle of an answer ({error}){alive}") from error
+
+
+def _require_answer(server: Server) -> dict[str, Any]:
+    asked = server.data["gate"]
+    body = {
+        "messages": [{"role": "user", "content": asked["prompt"]}],
+        "max_tokens": asked["max_tokens"],
+        "cache_prompt": False,
+    }
+    status, answer = _post(server, body, server.key())
+    if status != 200:
+        raise GateFailed(f"a completion answers {status}: {answer[:200].decode(errors='replace')}")
+    try:
+        parsed = json.loads(answer)
+        text = parsed["choices"][0]["message"]["content"] or ""
+    except (ValueError, LookupError, TypeError) as error:
+        raise GateFailed(f"a completion is not what llama-server sends: {answer[:200]!r}") from error
+    fault = nonsense(text)
+    if fault:
+        raise GateFailed(
+            f"its answer is {fault}: {text[:60]!r}. Fix: another engine or another file of the model; this card, "
+            "engine and model do not work together"
+        )
+    timings: dict[str, Any] = parsed.get("timings", {})
+    return timings
+
+
+def nonsense(text: str) -> str | None:
+    """What is wrong with an answer that no working model gives; None if nothing is."""
+    stripped = text.strip()
+    if not stripped:
+        return "empty"
+    if re.fullmatch(r"(.{1,24}?)\1{7,}.{0,24}", stripped, re.DOTALL):
+        return "one token over and over"
+    return None
+
+
+def _require_gpu(server: Server, pid: int, before_mib: int | None) -> None:
+    wanted = server.data["min_vram_mib"]
+    if not wanted:
+        return
+    held = _vram_of(pid)
+    if held is None:  # processes of a container are not listed by their numbers inside it
+        in_use = _vram_in_use()
+        if in_use is None:
+            raise GateFailed("it is running on CPU: nvidia-smi does not answer here. Fix: mend the NVIDIA driver")
+        held = in_use - (before_mib or 0)
+    if held < wanted:
+        raise GateFailed(
+            f"it is running on CPU: it holds {held} MiB of GPU memory, at least {wanted} MiB are wanted. "
+            "Fix: see its log for why CUDA found no device"
+        )
+
+
+# --- the switch -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _alone(prefix: Path) -> Iterator[None]:
+    """One switch at a time on a host; a second one waits."""
+    (prefix / "run").mkdir(exist_ok=True)
+    with (prefix / "run" / "guard.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another deploy is switching this host's server: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _drain(server: Server) -> None:
+    """Wait until no answer is under way, or the limit passed."""
+    limit = server.data["drain_timeout_s"]
+    deadline = time.monotonic() + limit
+    told = False
+    while time.monotonic() < deadline:
+        try:
+            status, body = _request(f"{server.url}/slots", key=server.key())
+            busy = status == 200 and any(slot.get("is_processing") for slot in json.loads(body))
+        except (OSError, ValueError, http.client.HTTPException, GateFailed):
+            return
+        if not busy:
+            return
+        if not told:
+            say(f"waiting up to {limit} s for the answer under way")
+            told = True
+        time.sleep(0.2)
+    say(f"an answer is still under way after {limit} s: it is cut off")
+
+
+def _is_serving(server: Server) -> bool:
+    pid = server.keeper.pid()
+    return bool(pid) and _command_of(pid) == server.argv and server.keeper.is_installed(server)
+
+
+def switch(prefix: Path, wanted_id: str) -> None:
+    """
+    Make servers/ID the server of this host.
+
+    :raises Refused: before anything was touched.
+    :raises GateFailed: after the previous server, if there is one, was put back.
+    """
+    new = Server(prefix / "servers" / wanted_id)
+    old = current(prefix)
+    if old and old.id == new.id and _is_serving(new):
+        with contextlib.suppress(GateFailed):
+            say(gate(new))
+            return
+        say(f"{new.title} runs but does not pass the gate: starting it anew")
+    old_pid = old.keeper.pid() if old else 0
+    _refuse_foreign_port(new, [old_pid, new.keeper.pid()])
+    new.key()
+
+    if old and old_pid:
+        _drain(old)
+    stopped, started = time.monotonic(), time.time()
+    try:
+        _stop_all([server for server in (old, new) if server], old_pid)
+        showed = _start(new)
+    except (GateFailed, KeyboardInterrupt) as error:
+        _go_back(new, old, error, started)
+    say(showed)
+    say(f"{time.monotonic() - stopped:.2f} s from stopping the old server to the new one's first answer")
+    _point(prefix / "current", new.folder)
+    if old and old.id != new.id:
+        _point(prefix / "previous", old.folder)
+        if old.data["runtime"] != new.data["runtime"]:
+            old.keeper.shut_down()
+    _prune(prefix)
+
+
+def _stop_all(servers: Sequence[Server], old_pid: int) -> None:
+    for keeper in {type(server.keeper): server.keeper for server in servers}.values():
+        if keeper.status() != (0, False):
+            keeper.stop()
+    _wait_gone(old_pid, STOP_TIMEOUT_S)
+    if old_pid:
+        _wait_vram_free(old_pid)
+
+
+def _start(server: Server) -> str:
+    before = _vram_in_use() if server.data["min_vram_mib"] else None
+    server.keeper.install(server)
+    server.keeper.start()
+    return gate(server, before)
+
+
+def _go_back(new: Server, old: Server | None, error: BaseException, started: float) -> NoReturn:
+    reason = str(error) or "the switch was interrupted"
+    lines = new.keeper.log_tail(started)
+    complain(f"{new.title} failed the gate: {reason}")
+    complain(f"Its last {len(lines)} log lines:" if lines else "It left no log lines.")
+    for line in lines:
+        complain(f"    {line}")
+    with contextlib.suppress(GateFailed):
+        new.keeper.stop()
+    if old is None or old.id == new.id:
+        new.keeper.shut_down()
+        raise GateFailed(
+            f"{new.title} did not pass the gate, and there is no previous server: it is stopped, and nothing "
+            "serves here. Fix: what the lines above name, then deploy again"
+        )
+    try:
+        showed = _start(old)
+    except GateFailed as second:
+        raise GateFailed(
+            f"{new.title} did not pass the gate, and the previous server, {old.title}, does not either ({second}). "
+            "Fix: what the lines above name, then deploy again"
+        ) from error
+    raise GateFailed(
+        f"{new.title} did not pass the gate; the previous server serves again: {showed}. "
+        "Fix: what the lines above name, then deploy again"
+    )
+
+
+def _prune(prefix: Path) -> None:
+    kept = {(prefix / link).resolve() for link in ("current", "previous")}
+    for folder in (prefix / "servers").iterdir():
+        if folder.resolve() not in kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- state ------------------------------------------------------------------------------------------
+
+
+def state(prefix: Path) -> dict[str, Any]:
+    """What runs, in one look: cheap enough to be asked at each deploy. Memory in MiB."""
+    server = current(prefix)
+    if server is None:
+        return {"current": None}
+    pid = server.keeper.pid()
+    status = Path(f"/proc/{pid}/status").read_text() if pid and _runs(pid) else ""
+    return {
+        "current": server.id,
+        "title": server.title,
+        "port": server.port,
+        "installed": server.keeper.is_installed(server),
+        "pid": pid,
+        "runs_its_command": _command_of(pid) == server.argv if pid else False,
+        "health": _health(server),
+        "resident_mib": _kib(status, "VmRSS") // 1024,
+        "locked_mib": _kib(status, "VmLck") // 1024,
+        "vram_mib": _vram_of(pid) if server.data["min_vram_mib"] else None,
+    }
+
+
+def _kib(status: str, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def _interrupt(signum: int, _frame: object) -> None:
+    raise KeyboardInterrupt(f"the switch was interrupted by {signal.Signals(signum).name}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one of the commands above."""
+    command, prefix = arguments[0], Path(arguments[1])
+    try:
+        if command == "state":
+            say(json.dumps(state(prefix)))
+            return 0
+        # A connection that breaks must not stop a switch half way.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, _interrupt)
+        with _alone(prefix):
+            server = current(prefix)
+            if command == "switch":
+                switch(prefix, arguments[2])
+            elif server is None:
+                raise Refused("no server was deployed here. Fix: deploy first")
+            elif command == "gate":
+                say(gate(server))
+            elif command == "stop":
+                server.keeper.shut_down()
+                say(f"{server.title} is stopped")
+            else:
+                raise Refused(f"no command {command!r}. Fix: use state, switch, gate or stop")
+    except Refused as error:
+        complain(str(error))
+        return 4
+    except (GateFailed, KeyboardInterrupt) as error:
+        complain(str(error) or "interrupted")
+        return 5
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

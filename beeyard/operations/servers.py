@@ -1,0 +1,78 @@
+"""Operations on the host's server."""
+
+from collections.abc import Callable, Generator, Sequence
+
+from pyinfra import host, logger, state
+from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
+
+from beeyard.contract import parse_help, violations
+from beeyard.facts.servers import EngineHelp, ServerState
+
+Commands = Generator[StringCommand | FunctionCommand, None, None]
+
+
+@operation()
+def accepted_by_engine(arguments: Sequence[str], engine: str) -> Commands:
+    """
+    Ensure that the engine on the host takes an argument list, before a running server is touched.
+
+    + arguments: the server's command, the binary first
+    + engine: what to call it in messages
+    """
+    text = host.get_fact(EngineHelp, binary=arguments[0])
+    if text is None:
+        if state.is_executing:
+            yield _refusal(f"{arguments[0]} is not there, or prints no help. Fix: deploy again")
+        return
+    try:
+        found = violations(arguments, parse_help(text), engine)
+    except ValueError as error:
+        found = [str(error)]
+    if found:
+        yield _refusal(
+            f"{'; '.join(found)}. Nothing was stopped. Fix: change the preset's settings, or choose another "
+            "engine with llama_engine"
+        )
+    else:
+        host.noop(f"{engine} takes all arguments")
+
+
+@operation()
+def switched(prefix: str, guard: str, server_id: str) -> Commands:
+    """
+    Ensure that one of the servers under PREFIX/servers is the one that serves, and that it passed the gate.
+
+    + prefix: where Beeyard lives on the host
+    + guard: guard.py on the host
+    + server_id: which one
+
+    If it fails the gate, the server before it serves again and the operation fails.
+    """
+    now = host.get_fact(ServerState, guard=guard, prefix=prefix)
+    serves = now["current"] == server_id and now["installed"] and now["runs_its_command"] and now["health"] == 200
+    if serves:
+        host.noop(f"{now['title']} serves")
+        return
+    yield StringCommand("python3", QuoteString(guard), "switch", QuoteString(prefix), QuoteString(server_id))
+
+
+@operation()
+def summarised(prefix: str, guard: str, sentence: Callable[[dict[str, object]], str]) -> Commands:
+    """
+    Tell what serves on the host, at the end of a run. Changes nothing.
+
+    + prefix: where Beeyard lives on the host
+    + guard: guard.py on the host
+    + sentence: makes the text from the guard's look at the server
+    """
+    if state.is_executing:
+        logger.info(sentence(host.get_fact(ServerState, guard=guard, prefix=prefix)))
+    yield from ()
+
+
+def _refusal(message: str) -> FunctionCommand:
+    def refuse(state: State, host: Host) -> bool:
+        logger.error(f"{host.print_prefix}{message}")
+        return False
+
+    return FunctionCommand(refuse, (), {})

@@ -1,0 +1,14 @@
+"""What a host gets, in order. Run: make deploy TARGET=homelab, or pyinfra inventories/homelab.py deploy.py."""
+
+from beeyard.deploys import fetch
+from beeyard.deploys.host_spec import host_plan
+from beeyard.deploys.prepare import prepare
+from beeyard.deploys.serve import serve
+
+# None: this host cannot have its server, and was told why. Nothing was changed on it.
+plan = host_plan()
+if plan is not None:
+    prepare(plan)
+    fetch.engine(plan)
+    fetch.models(plan)
+    serve(plan)
