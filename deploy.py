@@ -8,7 +8,7 @@ from beeyard.deploys.serve import serve
 # None: this host cannot have its server, and was told why. Nothing was changed on it.
 plan = host_plan()
 if plan is not None:
-    prepare(plan)
-    fetch.engine(plan)
-    fetch.models(plan)
-    serve(plan)
+    prepare(plan=plan)
+    fetch.engine(plan=plan)
+    fetch.models(plan=plan)
+    serve(plan=plan)

@@ -322,10 +322,10 @@ def load_catalog(folders: list[Path] | None = None) -> Catalog:
     for folder in folders:
         if not folder.is_dir():
             raise CatalogError(f"{folder}: no such folder of presets. Fix: correct {PRESETS_VARIABLE}")
-        for name in tables:
+        for name, table in tables.items():
             for key, value in _read(folder / f"{name}.yaml").items():
                 both = name == "lock" and isinstance(value, dict)
-                tables[name][key] = {**tables[name].get(key, {}), **value} if both else value
+                table[key] = {**table.get(key, {}), **value} if both else value
     try:
         return Catalog.model_validate(tables)
     except ValidationError as error:

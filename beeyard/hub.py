@@ -58,7 +58,9 @@ def lock_file(source: HubFile) -> FileLock:
         fix = "set HF_TOKEN, or correct" if not token() else "correct"
         raise CatalogError(f"{where}: {hint} repository does not exist. Fix: {fix} the repository's name") from error
     except (HfHubHTTPError, EntryNotFoundError, OSError) as error:
-        raise CatalogError(f"{where}: the Hub does not answer ({error}). Fix: check the network, try again") from error
+        raise CatalogError(
+            f"{where}: the Hub does not answer ({error}). Fix: check the network, try again"
+        ) from error
     except Exception as error:  # httpx's own errors, whichever of its generations the library uses
         raise CatalogError(f"{where}: the Hub cannot be reached ({error}). Fix: check the network") from error
     files = {sibling.rfilename: sibling for sibling in info.siblings or []}

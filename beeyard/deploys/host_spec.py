@@ -58,7 +58,11 @@ def host_plan() -> Plan | None:
 
 
 def _plan() -> Plan:
-    if host.data.get("_sudo") and not host.data.get("_use_sudo_password") and not host.get_fact(SudoWorks, _sudo=False):
+    if (
+        host.data.get("_sudo")
+        and not host.data.get("_use_sudo_password")
+        and not host.get_fact(SudoWorks, _sudo=False)
+    ):
         raise CatalogError(
             "sudo is missing, or asks for a password, for the connected user; a deploy needs root here. "
             "Fix: connect as root, allow that user sudo, or set _use_sudo_password"

@@ -46,7 +46,7 @@ def _tools(probe: Probe) -> list[str]:
         return []  # what is missing will be installed
     found = []
     for tool in ("python", "curl"):
-        if not probe[tool]:  # type: ignore[literal-required]
+        if not probe[tool]:
             command = {"python": "python3", "curl": "curl"}[tool]
             found.append(f"{command} is missing, and this user cannot install it. Fix: install {command}")
     return found

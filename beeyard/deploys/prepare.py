@@ -62,5 +62,3 @@ def _items(plan: Plan) -> list[file_set.Item]:
             Link(f"{prefix}/lib/supervisor", supervisor().name),
         ]
     return items
-
-

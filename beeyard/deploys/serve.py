@@ -47,7 +47,10 @@ def serve(plan: Plan) -> None:
     )
     servers.switched(name="Switch under the gate", prefix=prefix, guard=plan.guard, server_id=server.id)
     servers.summarised(
-        name="What serves", prefix=prefix, guard=plan.guard, sentence=lambda state: _summary(plan, state, host)
+        name="What serves",
+        prefix=prefix,
+        guard=plan.guard,
+        sentence=lambda state: _summary(plan, state, host),
     )
 
 
@@ -88,5 +91,3 @@ def _summary(plan: Plan, state: dict[str, Any], target: Any) -> str:
         address = target.data.get("ssh_hostname") or target.name
         lines.append(f"    tunnel: ssh -N -L {spec.port}:127.0.0.1:{spec.port} -p {port} {user}@{address}")
     return "\n".join(lines)
-
-

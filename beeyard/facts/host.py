@@ -129,7 +129,7 @@ class SudoWorks(FactBase[bool]):
 
     def command(self) -> str:
         """One try, so that no account is locked by several."""
-        return "if [ \"$(id -u)\" = 0 ] || sudo -n true 2>/dev/null; then echo yes; else echo no; fi"
+        return 'if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then echo yes; else echo no; fi'
 
     def process(self, output: list[str]) -> bool:
         """It says yes or no."""

@@ -19,7 +19,13 @@ class ServerState(FactBase[dict[str, Any]]):
     def command(self, guard: str, prefix: str) -> StringCommand:
         """Ask the guard, if it is there."""
         ask = StringCommand("python3", QuoteString(guard), "state", QuoteString(prefix))
-        return StringCommand("if test -f", QuoteString(guard), "&& command -v python3 >/dev/null; then", ask, "; else echo '{\"current\": null}'; fi")
+        return StringCommand(
+            "if test -f",
+            QuoteString(guard),
+            "&& command -v python3 >/dev/null; then",
+            ask,
+            "; else echo '{\"current\": null}'; fi",
+        )
 
     def process(self, output: list[str]) -> dict[str, Any]:
         """It is JSON."""

@@ -20,6 +20,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -349,8 +350,6 @@ class SupervisorKeeper(Keeper):
 
 def _raise_memlock() -> None:
     """Let the server lock as much memory as the host allows an unprivileged process."""
-    import resource
-
     _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
 

@@ -58,7 +58,11 @@ def present(path: str, owner: str | None, local: str, given: str | None = None) 
     fresh = f"{path}.new"
     write = StringCommand("( umask 077 && base64 -d >", QuoteString(fresh), ")", *_chown(owner, fresh))
     yield StringCommand(
-        write, "&& mv -f", QuoteString(fresh), QuoteString(path), _stdin=base64.b64encode(content_bytes).decode()
+        write,
+        "&& mv -f",
+        QuoteString(fresh),
+        QuoteString(path),
+        _stdin=base64.b64encode(content_bytes).decode(),
     )
 
 

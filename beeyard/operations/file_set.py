@@ -77,7 +77,9 @@ def _put(item: Item) -> Generator[StringCommand, None, None]:
             yield StringCommand("mkdir -p", path, "&& chmod", mode, path, *_chown(owner, path))
         case File(content=content, mode=mode, owner=owner):
             # umask first: a secret is never readable, not for a moment.
-            write = StringCommand("( umask 077 && base64 -d >", fresh, ") && chmod", mode, fresh, *_chown(owner, fresh))
+            write = StringCommand(
+                "( umask 077 && base64 -d >", fresh, ") && chmod", mode, fresh, *_chown(owner, fresh)
+            )
             yield StringCommand(write, "&& mv -f", fresh, path, _stdin=base64.b64encode(content).decode())
         case Link(target=target):
             yield StringCommand("ln -sfn", QuoteString(target), path)

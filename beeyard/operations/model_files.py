@@ -12,9 +12,7 @@ Commands = Generator[StringCommand | FileUploadCommand, None, None]
 
 
 @operation()
-def from_url(
-    path: str, url: str, size: int, sha256: str, fetch: str, token: HiddenValue | None = None
-) -> Commands:
+def from_url(path: str, url: str, size: int, sha256: str, fetch: str, token: HiddenValue | None = None) -> Commands:
     """
     Ensure that a model file is on the host, whole and verified, from an HTTP address.
 

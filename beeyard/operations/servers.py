@@ -57,6 +57,21 @@ def switched(prefix: str, guard: str, server_id: str) -> Commands:
 
 
 @operation()
+def stopped(prefix: str, guard: str) -> Commands:
+    """
+    Ensure that no server of ours runs on the host, nor starts at its next boot.
+
+    + prefix: where Beeyard lives on the host
+    + guard: guard.py on the host
+    """
+    now = host.get_fact(ServerState, guard=guard, prefix=prefix)
+    if now["current"] is None or not (now["pid"] or now["installed"]):
+        host.noop("no server runs")
+        return
+    yield StringCommand("python3", QuoteString(guard), "stop", QuoteString(prefix))
+
+
+@operation()
 def summarised(prefix: str, guard: str, sentence: Callable[[dict[str, object]], str]) -> Commands:
     """
     Tell what serves on the host, at the end of a run. Changes nothing.

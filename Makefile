@@ -1,0 +1,77 @@
+# make deploy TARGET=homelab   deploys inventories/homelab.py; DATA="llama_port=8911 …" overrides host data
+.DEFAULT_GOAL := help
+.PHONY: help up down plan deploy verify switch idempotent render presets tiny check test test-offline test-testbed \
+	testbed testbed-down lock-python
+TARGET ?= local
+VARIANT ?=
+DATA ?=
+BIN := .venv/bin
+OVERRIDES := $(foreach item,$(DATA),--data '$(item)')
+PYINFRA = $(BIN)/pyinfra $(OVERRIDES) inventories/$(TARGET).py
+SH_FILES = $(shell git ls-files '*.sh' .ci/run)
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+up: run-env  ## Serve on this machine (no GPU, no root, no account needed) and show an answer
+	@$(BIN)/python -m beeyard.up $(OVERRIDES)
+
+down: run-env  ## Stop what `up` or `deploy` started on TARGET (default: local); files stay
+	@$(PYINFRA) down.py -y
+
+plan: run-env  ## Show what `deploy` would change on TARGET
+	@$(PYINFRA) deploy.py --dry --diff
+
+deploy: run-env  ## Bring the hosts of TARGET to their spec
+	@$(PYINFRA) deploy.py -y
+
+switch: run-env  ## Switch TARGET to VARIANT, under the gate
+	@$(PYINFRA) --data llama_variant=$(or $(VARIANT),$(error name a variant, as in VARIANT=baseline)) deploy.py -y
+
+verify: dev-env  ## Check that what runs on TARGET is what the spec says
+	@TARGET=$(TARGET) DATA='$(DATA)' $(BIN)/pytest tests/host
+
+idempotent: run-env  ## Deploy TARGET again, and fail if that changes anything
+	@$(BIN)/python -m beeyard.idempotent $(OVERRIDES) inventories/$(TARGET).py
+
+render: run-env  ## Print the unit of PRESET and VARIANT, as in PRESET=tiny VARIANT=dflash
+	@$(BIN)/python -m beeyard.cli render $(or $(PRESET),$(error name a preset, as in PRESET=tiny)) $(or $(VARIANT),$(error name a variant, as in VARIANT=dflash))
+
+presets: run-env  ## List presets, variants, engines
+	@$(BIN)/python -m beeyard.cli presets
+
+tiny: run-env  ## Generate the tiny models, for tests and trials
+	@$(BIN)/python -m beeyard.tiny .beeyard/tiny
+
+check: dev-env  ## Lint, types, templates
+	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+	$(BIN)/yamllint --strict . && $(BIN)/shellcheck $(SH_FILES)
+	$(BIN)/hadolint $(shell git ls-files '*Dockerfile*' | xargs)
+
+test: dev-env  ## Everything: check, unit and plan tests, real servers on real test hosts (needs root)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-offline testbed
+	@$(MAKE) --no-print-directory test-testbed
+
+test-offline: dev-env tiny  ## check, and the tests that need no hosts
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/pytest tests/unit tests/plan
+
+test-testbed: dev-env tiny  ## Tests on the test hosts, which are started and left running for the next time
+	@$(BIN)/pytest tests/testbed
+
+testbed:  ## Start the test hosts: a Docker Engine, a systemd host, pods, a Hub
+	@tests/testbed/up.sh
+
+testbed-down:  ## Stop what `testbed` started
+	@tests/testbed/down.sh
+
+lock-python: dev-env  ## Lock the Python packages anew, with hashes
+	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock-python" pyproject.toml -o requirements/run.txt
+	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock-python" --extra dev pyproject.toml -o requirements/dev.txt
+	grep -A 1000 '^uv==' requirements/run.txt | awk 'NR > 1 && !/^ / { exit } { print }' >requirements/uv.txt
+
+.PHONY: run-env dev-env
+run-env:
+	@sh requirements/bootstrap.sh run
+dev-env:
+	@sh requirements/bootstrap.sh dev

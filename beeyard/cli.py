@@ -1,0 +1,152 @@
+"""The command `beeyard`: what can be seen and prepared without a host. A usage error or a bad preset exits with 2."""
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from beeyard import hub
+from beeyard.catalog import PROJECT, CatalogError, HubFile, LocalFile, load_catalog
+from beeyard.dialects import argv
+from beeyard.lockfile import add_model, local_lock
+from beeyard.render import define
+from beeyard.spec import HostKind, Runtime, ServerSpec, resolve
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+USAGE = 2
+
+Preset = Annotated[str, typer.Argument(metavar="SERVER", help="A server of presets/servers.yaml.")]
+VariantName = Annotated[str, typer.Argument(metavar="VARIANT", help="One of its variants.")]
+EngineName = Annotated[str | None, typer.Option("--engine", help="Another engine than the preset's.")]
+Prefix = Annotated[str, typer.Option("--prefix", help="Where Beeyard lives on the host.")]
+
+
+@app.command("argv")
+def show_argv(
+    server: Preset,
+    variant: VariantName,
+    engine: EngineName = None,
+    prefix: Prefix = "/opt/beeyard",
+    shell: Annotated[bool, typer.Option("--shell", help="As one quoted command.")] = False,
+) -> None:
+    """Print the arguments that a host would run, one a line."""
+    words = argv(_spec(server, variant, engine, prefix))
+    typer.echo(shlex.join(words) if shell else "\n".join(words))
+
+
+@app.command()
+def render(
+    server: Preset,
+    variant: VariantName,
+    engine: EngineName = None,
+    prefix: Prefix = "/opt/beeyard",
+    runtime: Annotated[str, typer.Option("--runtime", help="systemd or supervisor.")] = "systemd",
+) -> None:
+    """Print the unit or program that a host would get."""
+    typer.echo(define(_spec(server, variant, engine, prefix, runtime)).definition, nl=False)
+
+
+@app.command()
+def presets() -> None:
+    """List servers, variants, engines, and what of them is locked."""
+    catalog = load_catalog()
+    table = Table("server", "variant", "engine", "model", "locked")
+    for name, server in catalog.servers.items():
+        for variant in server.variants:
+            spec = _spec(name, variant, None, "/opt/beeyard")
+            default = " (default)" if variant == server.default_variant else ""
+            table.add_row(
+                name, variant + default, spec.engine_name, spec.model.name, "no" if spec.unlocked else "yes"
+            )
+    Console().print(table)
+
+
+@app.command()
+def lock(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL…", help="Models of presets/models.yaml.")],
+    file: Annotated[Path, typer.Option("--file", help="The lock to write.")] = PROJECT / "presets" / "lock.yaml",
+) -> None:
+    """Ask the Hub (HF_ENDPOINT, HF_TOKEN) what model files are, and write it into the lock."""
+    catalog = load_catalog()
+    unknown = [name for name in models if name not in catalog.models]
+    if unknown:
+        known = ", ".join(sorted(catalog.models))
+        raise CatalogError(f"no model {unknown[0]!r} in presets/. Fix: use one of {known}")
+    for name in models:
+        source = catalog.models[name].source
+        match source:
+            case HubFile():
+                found = hub.lock_file(source)
+            case LocalFile(path=path):
+                found = local_lock(PROJECT / path)
+            case _:
+                raise CatalogError(
+                    f"model {name!r} comes from a {source.kind}, which the Hub does not know. "
+                    "Fix: write its size and sha256 into the lock yourself"
+                )
+        add_model(file, name, found)
+        typer.echo(f"locked {name}: {found.size} bytes, sha256 {found.sha256}")
+    typer.echo(f"Look at {file.name} and commit it.")
+
+
+@app.command()
+def ask(
+    prompt: Annotated[str, typer.Argument(help="What to ask.")] = "Write one sentence about bees.",
+    url: Annotated[str, typer.Option("--url", help="The server.")] = "http://127.0.0.1:8910",
+    key_file: Annotated[Path, typer.Option("--key-file", help="Its API key.")] = PROJECT / ".beeyard/keys/_local",
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="The longest answer.")] = 96,
+) -> None:
+    """Ask a running server, and show its answer and speed."""
+    if not key_file.is_file():
+        raise CatalogError(f"{key_file} is not there. Fix: deploy first, or name the key with --key-file")
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens}
+    headers = {"Authorization": f"Bearer {key_file.read_text().rstrip(chr(10))}"}
+    began = time.monotonic()
+    try:
+        answer = httpx.post(
+            f"{url}/v1/chat/completions", json=body, headers=headers, timeout=300, trust_env=False
+        ).raise_for_status()  # fmt: skip
+    except httpx.HTTPError as error:
+        raise CatalogError(f"{url} does not answer ({error}). Fix: deploy, or name another --url") from error
+    took = time.monotonic() - began
+    found = answer.json()
+    timings = found.get("timings", {})
+    typer.echo(f"> {prompt}\n{found['choices'][0]['message']['content'].strip()}\n")
+    drafted = ""
+    if timings.get("draft_n"):
+        drafted = f", {timings.get('draft_n_accepted', 0)} of {timings['draft_n']} drafted tokens accepted"
+    speed = timings.get("predicted_per_second")
+    typer.echo(f"{f'{speed:.1f} tokens/s' if speed else 'no timings'}{drafted}, {took:.1f} s in all")
+
+
+def _spec(
+    server: str, variant: str, engine: str | None, prefix: str, runtime: Runtime | str = "systemd"
+) -> ServerSpec:
+    data = {
+        "llama_preset": server,
+        "llama_variant": variant,
+        "llama_prefix": prefix,
+        "llama_runtime": runtime,
+    }
+    if engine is not None:
+        data["llama_engine"] = engine
+    return resolve(data, load_catalog(), HostKind(has_systemd=True, is_root=True))
+
+
+def main() -> None:
+    """Run the command; a failure we know is one sentence, never a traceback."""
+    try:
+        app()
+    except CatalogError as error:
+        print(error, file=sys.stderr)
+        sys.exit(USAGE)
+
+
+if __name__ == "__main__":
+    main()

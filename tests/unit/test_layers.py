@@ -1,0 +1,57 @@
+"""Who may import whom. The pure layers stay free of pyinfra, so that benchmarks and tests start fast."""
+
+import ast
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "beeyard"
+PURE = {"catalog", "contract", "spec", "dialects", "render", "carried", "lockfile", "hub", "tiny"}
+ALLOWED = {
+    "catalog": set[str](),
+    "contract": set[str](),
+    "tiny": set[str](),
+    "carried": set[str](),
+    "lockfile": {"catalog"},
+    "hub": {"catalog"},
+    "spec": {"catalog"},
+    "dialects": {"catalog", "contract", "spec"},
+    "render": {"catalog", "dialects", "spec"},
+    "cli": PURE,
+    "up": PURE | {"cli"},
+    "idempotent": PURE,
+    "onhost": {"onhost"},
+    "facts": {"facts", "pyinfra"},
+    "operations": {"facts", "operations", "contract", "pyinfra"},
+    "deploys": {*PURE, "facts", "operations", "deploys", "onhost", "pyinfra"},
+}
+
+
+def imported(file: Path) -> set[str]:
+    """Our own modules and pyinfra, as far as a file imports them."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [f"{module}.{alias.name}" if module == "beeyard" else module for alias in node.names]
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            top, _, rest = name.partition(".")
+            found |= {"pyinfra"} if top == "pyinfra" else {rest.partition(".")[0]} if top == "beeyard" else set()
+    return found - {""}
+
+
+def test_imports_point_downwards() -> None:
+    for file in PACKAGE.rglob("*.py"):
+        layer = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if layer != "__init__":
+            assert imported(file) <= ALLOWED[layer], file
+
+
+def test_what_runs_on_hosts_needs_the_standard_library_alone() -> None:
+    for file in (PACKAGE / "onhost").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert all(name.partition(".")[0] in sys.stdlib_module_names for name in names), file

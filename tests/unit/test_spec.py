@@ -1,0 +1,97 @@
+"""From host data to a spec, and what is refused on the way."""
+
+from typing import Any
+
+import pytest
+
+from beeyard.catalog import PROJECT, CatalogError, load_catalog
+from beeyard.spec import HostKind, ServerSpec, resolve
+
+CATALOG = load_catalog()
+SYSTEMD = HostKind(has_systemd=True, is_root=True)
+POD = HostKind(has_systemd=False, is_root=True)
+ORDINARY = HostKind(has_systemd=True, is_root=False)
+
+
+def spec(kind: HostKind = SYSTEMD, **data: Any) -> ServerSpec:
+    return resolve({"llama_preset": "tiny", "ssh_user": "ops", **data}, CATALOG, kind)
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ({"llama_preset": "nope"}, "no preset 'nope' in presets/. Fix: use one of gemma-4-31b,"),
+        ({"llama_variant": "warp"}, "no variant of tiny 'warp'"),
+        ({"llama_engine": "steam"}, "no engine 'steam'"),
+        ({"llama_prot": 8911}, "unknown key 'prot'"),
+        ({"llama_port": 70000}, "port is 70000"),
+        ({"llama_bind": "all"}, "'all' does not appear to be an IPv4 or IPv6 address"),
+        ({"llama_runtime": "magic"}, "runtime is 'magic'"),
+        ({"llama_runtime": "compose"}, "runtime 'compose' is not built yet"),
+        ({"llama_prefix": "/" + "long/" * 30}, "at most 80"),
+        ({"llama_prefix": "/a\nb"}, "control characters"),
+        ({"llama_settings": {"contxt": 1}}, "unknown key 'contxt'"),
+        ({"llama_settings": {"flash_attention": "off"}}, "V cache type q4_1 needs flash attention"),
+    ],
+)
+def test_wrong_host_data_is_refused_by_name(data: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(CatalogError) as error:
+        spec(**data)
+    assert complaint in str(error.value)
+    assert "Fix: " in str(error.value)
+
+
+def test_runtime_auto_takes_what_the_host_has() -> None:
+    assert spec(SYSTEMD).runtime == "systemd"
+    assert spec(POD).runtime == "supervisor"
+    assert spec(ORDINARY).runtime == "supervisor"
+
+
+@pytest.mark.parametrize(("kind", "why"), [(POD, "systemd does not run this host"), (ORDINARY, "not root")])
+def test_a_runtime_that_the_host_cannot_serve_is_refused_not_replaced(kind: HostKind, why: str) -> None:
+    with pytest.raises(CatalogError, match=why):
+        spec(kind, llama_runtime="systemd")
+
+
+def test_as_root_the_server_gets_a_user_of_its_own() -> None:
+    assert spec(SYSTEMD).user == "beeyard"
+    assert spec(SYSTEMD, llama_user="self").user is None
+    assert spec(ORDINARY).user is None
+
+
+def test_a_relative_prefix_lies_in_the_clone() -> None:
+    assert str(spec(llama_prefix=".beeyard/local").prefix) == f"{PROJECT}/.beeyard/local"
+
+
+@pytest.mark.parametrize(
+    ("bind", "url", "loopback"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8910", True),
+        ("0.0.0.0", "http://127.0.0.1:8910", False),
+        ("::", "http://[::1]:8910", False),
+        ("192.0.2.7", "http://192.0.2.7:8910", False),
+    ],
+)
+def test_the_url_is_where_the_host_itself_finds_it(bind: str, url: str, loopback: bool) -> None:
+    assert (spec(llama_bind=bind).url, spec(llama_bind=bind).is_loopback) == (url, loopback)
+
+
+def test_what_the_lock_does_not_name_is_told_with_its_fix() -> None:
+    unlocked = spec(llama_preset="gemma-4-31b", llama_variant="dflash").unlocked
+    assert [text.split(" is not ")[0].split(" has no ")[0] for text in unlocked] == [
+        "model 'gemma-4-31b-it-q4_k_s'",
+        "model 'gemma-4-31b-it-dflash-q5_k_m'",
+        "engine 'beellama-v0.4.3'",
+    ]
+    assert all("Fix: " in text for text in unlocked)
+    assert spec(llama_preset="smol").unlocked == []
+
+
+def test_data_from_a_command_line_may_be_text() -> None:
+    assert spec(llama_port="8911", llama_context="2048").settings.context == 2048
+
+
+def test_mtp_takes_the_model_that_has_the_heads() -> None:
+    mtp, plain = (spec(llama_preset="qwen3.6-27b", llama_variant=variant) for variant in ("mtp", "baseline"))
+    assert mtp.model.name != plain.model.name
+    assert mtp.settings == plain.settings
