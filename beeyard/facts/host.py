@@ -17,14 +17,14 @@ echo "curl=$(command -v curl)"
 echo "cpu_flags=$(grep -m1 '^flags' /proc/cpuinfo | cut -d: -f2)"
 echo "memlock=$(ulimit -H -l)"
 echo "prefix_parent=$prefix"
-echo "prefix_writable=$([ -w "$prefix" ] && echo yes)"
+echo "prefix_writable=$([ -d "$prefix" ] && [ -w "$prefix" ] && echo yes)"
 echo "free_kib=$(free "$models")"
 echo "nvidia_smi=$(command -v nvidia-smi)"
 port=$(printf ':%04X' "$3")
 inode=$(awk -v port="$port" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }' \
     /proc/net/tcp /proc/net/tcp6 2>/dev/null)
 if [ -n "$inode" ]; then
-    holder=$(find /proc/[0-9]*/fd -lname "socket:.$inode." 2>/dev/null | head -n 1 | cut -d/ -f3)
+    holder=$(find /proc/[0-9]*/fd -lname "socket:?$inode?" 2>/dev/null | head -n 1 | cut -d/ -f3)
     echo "listener_pid=${holder:-0}"
     echo "listener=$([ -n "$holder" ] && tr '\0' ' ' <"/proc/$holder/cmdline" | cut -c1-80)"
 fi

@@ -18,7 +18,7 @@ size_of() {
 
 # What a later run compares instead of reading 20 GB: any change of the file changes its ctime.
 fingerprint() {
-    stat -c '%s %Y %Z %i %d' "$1"
+    stat -c '%s %.9Y %.9Z %i %d' "$1"
 }
 
 digest_of() {

@@ -1,0 +1,183 @@
+"""Model files against a real web server that misbehaves, through pyinfra and the real curl."""
+
+import hashlib
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from pyinfra.api import HiddenValue
+
+from beeyard import onhost
+from beeyard.operations import model_files
+from tests.plan.conftest import Apply, Failed
+
+FETCH = str(Path(onhost.__file__).parent / "fetch.sh")
+CONTENT = bytes(range(256)) * 4096
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves CONTENT with ranges; ``faults`` are taken one a request."""
+
+    requests: ClassVar[list[tuple[str | None, str | None]]] = []
+    faults: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        Handler.requests.append((wanted, self.headers.get("Authorization")))
+        fault = Handler.faults.pop(0) if Handler.faults else ""
+        if fault.isdigit():
+            self.send_error(int(fault))
+            return
+        if fault == "html":
+            self._send(200, b"<!DOCTYPE html><title>Sign in</title>" + b" " * len(CONTENT))
+            return
+        if fault == "no-range":
+            wanted = None
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
+        if start >= len(CONTENT):
+            self.send_error(416)
+            return
+        body = CONTENT[start:]
+        if fault == "flip":
+            body = bytes([body[0] ^ 1]) + body[1:]
+        self._send(206 if wanted else 200, body, cut=len(body) // 2 if fault == "cut" else None, start=start)
+
+    def _send(self, status: int, body: bytes, cut: int | None = None, start: int = 0) -> None:
+        self.send_response(status)
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[:cut])
+
+    def log_message(self, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    Handler.requests.clear()
+    Handler.faults.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/model.gguf"
+    server.shutdown()
+
+
+@pytest.fixture
+def wanted(url: str, tmp_path: Path) -> dict[str, Any]:
+    path = str(tmp_path / "my models" / "m.gguf")
+    return {"path": path, "url": url, "size": len(CONTENT), "sha256": SHA256, "fetch": FETCH}
+
+
+def test_it_downloads_then_leaves_alone(apply: Apply, wanted: dict[str, Any]) -> None:
+    assert apply(model_files.from_url, **wanted) == 1
+    assert Path(wanted["path"]).read_bytes() == CONTENT
+    assert apply(model_files.from_url, **wanted) == 0
+    assert len(Handler.requests) == 1
+
+
+@pytest.mark.parametrize("faults", [["cut"], ["503", "cut", "503"], ["cut", "no-range"]])
+def test_it_gets_over_a_bad_network(apply: Apply, wanted: dict[str, Any], faults: list[str]) -> None:
+    Handler.faults[:] = faults
+    assert apply(model_files.from_url, **wanted) == 1
+    assert Path(wanted["path"]).read_bytes() == CONTENT
+
+
+def test_it_resumes_what_an_earlier_run_left(apply: Apply, wanted: dict[str, Any]) -> None:
+    partial = Path(f"{wanted['path']}.partial")
+    partial.parent.mkdir()
+    partial.write_bytes(CONTENT[:1000])
+    assert apply(model_files.from_url, **wanted) == 1
+    assert Handler.requests == [("bytes=1000-", None)]
+
+
+def test_it_uses_a_whole_partial_without_asking_again(apply: Apply, wanted: dict[str, Any]) -> None:
+    partial = Path(f"{wanted['path']}.partial")
+    partial.parent.mkdir()
+    partial.write_bytes(CONTENT)
+    assert apply(model_files.from_url, **wanted) == 1
+    assert Handler.requests == []
+
+
+@pytest.mark.parametrize(
+    ("faults", "complaint"),
+    [
+        (["flip"], "bytes with another content"),
+        (["html"], "a web page"),
+        (["401"], "answers 401: it wants a token"),
+        (["403"], "answers 403: access is not granted"),
+        (["404"], "answers 404: there is no such file"),
+    ],
+)
+def test_a_wrong_file_is_never_kept(
+    apply: Apply, wanted: dict[str, Any], faults: list[str], complaint: str, capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    Handler.faults[:] = faults
+    with pytest.raises(Failed):
+        apply(model_files.from_url, **wanted)
+    said = capfd.readouterr().err + caplog.text
+    assert complaint in said
+    assert "Fix: " in said
+    assert not Path(wanted["path"]).exists()
+    assert not Path(f"{wanted['path']}.partial").exists()
+
+
+def test_a_download_that_ends_too_early_is_kept_to_be_resumed(apply: Apply, wanted: dict[str, Any]) -> None:
+    Handler.faults[:] = ["503"] * 5
+    partial = Path(f"{wanted['path']}.partial")
+    partial.parent.mkdir()
+    partial.write_bytes(CONTENT[:5000])
+    with pytest.raises(Failed):
+        apply(model_files.from_url, **wanted)
+    assert partial.read_bytes() == CONTENT[:5000]
+    Handler.faults.clear()
+    assert apply(model_files.from_url, **wanted) == 1
+    assert Path(wanted["path"]).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "touch"])
+def test_a_file_that_changed_is_looked_at_again(apply: Apply, wanted: dict[str, Any], damage: str) -> None:
+    apply(model_files.from_url, **wanted)
+    path = Path(wanted["path"])
+    if damage == "touch":
+        path.touch()
+    else:
+        path.write_bytes(CONTENT[:-1] + b"!" if damage == "flip" else CONTENT[:100])
+    assert apply(model_files.from_url, **wanted) == 1
+    assert path.read_bytes() == CONTENT
+    assert len(Handler.requests) == (1 if damage == "touch" else 2)
+    assert apply(model_files.from_url, **wanted) == 0
+
+
+def test_a_token_with_anything_in_it_reaches_the_hub_and_no_file(
+    apply: Apply, wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    token = 'hf_"q\\$HOME%p x'
+    apply(model_files.from_url, **wanted, token=HiddenValue(token))
+    assert Handler.requests == [(None, f"Bearer {token}")]
+    assert not any(token in file.read_text("latin-1") for file in tmp_path.rglob("*") if file.is_file())
+
+
+def test_two_at_once_fetch_once(wanted: dict[str, Any], url: str) -> None:
+    command = ["sh", FETCH, "get", url, wanted["path"], str(len(CONTENT)), SHA256]
+    runs = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(3)]
+    assert [run.wait(30) for run in runs] == [0, 0, 0]
+    assert len(Handler.requests) == 1
+
+
+def test_a_file_from_here_is_checked_like_any_other(apply: Apply, tmp_path: Path) -> None:
+    src = tmp_path / "here.gguf"
+    src.write_bytes(CONTENT)
+    wanted = {"path": f"{tmp_path}/there/m.gguf", "src": str(src), "size": len(CONTENT), "fetch": FETCH}
+    assert apply(model_files.from_here, **wanted, sha256=SHA256) > 0
+    assert apply(model_files.from_here, **wanted, sha256=SHA256) == 0
+    src.write_bytes(CONTENT[:-1] + b"!")
+    with pytest.raises(Failed):
+        apply(model_files.from_here, **{**wanted, "path": f"{tmp_path}/there/n.gguf"}, sha256=SHA256)
+    assert not (tmp_path / "there" / "n.gguf").exists()
