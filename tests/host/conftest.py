@@ -1,0 +1,79 @@
+"""
+Testinfra connections to the very hosts that pyinfra deployed to.
+
+Run: make verify TARGET=homelab. Hosts and their data come from pyinfra itself, the spec from the same function.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import testinfra
+from testinfra.host import Host
+
+from beeyard.catalog import PROJECT, load_catalog
+from beeyard.spec import HostKind, ServerSpec, resolve
+
+
+def _overrides() -> list[str]:
+    return [word for pair in shlex.split(os.environ.get("DATA", "")) for word in ("--data", pair)]
+
+
+def _inventory() -> list[dict[str, Any]]:
+    target = os.environ.get("TARGET")
+    if target is None:
+        pytest.exit("name an inventory, as in TARGET=homelab", returncode=2)
+    command = [
+        sys.executable,
+        "-m",
+        "pyinfra",
+        *_overrides(),
+        f"inventories/{target}.py",
+        "debug-inventory",
+        "--json",
+    ]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, cwd=PROJECT)
+    if run.returncode != 0:
+        pytest.exit(f"pyinfra cannot read inventories/{target}.py: {run.stderr.strip()}", returncode=2)
+    found: list[dict[str, Any]] = json.loads(run.stdout)
+    limit = os.environ.get("LIMIT")
+    return [machine for machine in found if limit in (None, machine["name"])]
+
+
+def _connect(machine: dict[str, Any]) -> Host:
+    data = machine["data"]
+    if machine["name"] == "@local":
+        return testinfra.get_host("local://")
+    user, port = data.get("ssh_user") or "root", data.get("ssh_port") or 22
+    options = []
+    if data.get("ssh_known_hosts_file"):
+        options.append(f"-o UserKnownHostsFile={PROJECT / data['ssh_known_hosts_file']}")
+    return testinfra.get_host(
+        f"ssh://{user}@{data.get('ssh_hostname') or machine['name']}:{port}",
+        ssh_identity_file=str(PROJECT / data["ssh_key"]) if data.get("ssh_key") else None,
+        ssh_extra_args=" ".join(options) or None,
+        sudo=bool(data.get("_sudo")),
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One run of every test a host."""
+    if "machine" in metafunc.fixturenames:
+        machines = _inventory()
+        metafunc.parametrize("machine", machines, ids=[m["name"] for m in machines], scope="session")
+
+
+@pytest.fixture(scope="session")
+def server(machine: dict[str, Any]) -> Host:
+    return _connect(machine)
+
+
+@pytest.fixture(scope="session")
+def spec(machine: dict[str, Any], server: Host) -> ServerSpec:
+    systemd = server.run("test -d /run/systemd/system").rc == 0
+    kind = HostKind(has_systemd=systemd, is_root=server.check_output("id -u") == "0")
+    return resolve(machine["data"], load_catalog(), kind)

@@ -1,0 +1,160 @@
+"""The host is as its spec says. Reads what runs, not what the deploy wrote."""
+
+import json
+import os
+import re
+import time
+from typing import Any
+
+import pytest
+from testinfra.host import Host
+
+from beeyard.dialects import argv
+from beeyard.spec import ServerSpec
+
+KEY_VISIBLE = r"""
+key=$(cat "$1"); shift
+for file do grep -qaF -e "$key" -- "$file" 2>/dev/null && echo "$file"; done
+true
+"""
+# printf is the shell's own: no process list shows what it prints.
+ASK = r"""
+printf 'header = "Authorization: Bearer %s"\n' "$(sed 's/["\\]/\\&/g' "$1")" |
+    curl --silent --max-time 300 --config - --header 'Content-Type: application/json' --data "$2" "$3"
+"""
+
+
+def listener(server: Host, spec: ServerSpec) -> int:
+    """The process that listens on the spec's port."""
+    sockets = server.check_output("cat /proc/net/tcp /proc/net/tcp6 2>/dev/null || cat /proc/net/tcp")
+    inodes = {
+        cells[9]
+        for cells in (row.split() for row in sockets.splitlines())
+        if len(cells) > 9 and cells[3] == "0A" and cells[1].endswith(f":{spec.port:04X}")
+    }
+    assert inodes, f"nothing listens on port {spec.port}"
+    for inode in inodes:
+        found = server.check_output(
+            "find /proc/[0-9]*/fd -lname 'socket:?%s?' 2>/dev/null | head -n 1 || true", inode
+        )
+        if found:
+            return int(found.split("/")[2])
+    raise AssertionError(f"port {spec.port} is held by a process that cannot be seen")
+
+
+def completion(server: Host, spec: ServerSpec) -> dict[str, Any]:
+    body = {
+        "messages": [{"role": "user", "content": spec.gate.prompt}],
+        "max_tokens": spec.gate.max_tokens,
+        "cache_prompt": False,
+    }
+    url = f"{spec.url}/v1/chat/completions"
+    found: dict[str, Any] = json.loads(
+        server.check_output("sh -c %s ask %s %s %s", ASK, str(spec.api_key_file), json.dumps(body), url)
+    )
+    return found
+
+
+def healthy(server: Host, spec: ServerSpec) -> bool:
+    return server.run("curl --fail --silent --max-time 5 %s/health", spec.url).rc == 0
+
+
+def test_it_runs_exactly_the_command_of_the_spec(server: Host, spec: ServerSpec) -> None:
+    running = server.check_output("tr '\\0' '\\n' < /proc/%s/cmdline", str(listener(server, spec)))
+    assert running.splitlines() == argv(spec)
+
+
+def test_it_runs_as_the_user_of_the_spec(server: Host, spec: ServerSpec) -> None:
+    owner = server.check_output("stat -c %%U /proc/%s", str(listener(server, spec)))
+    assert owner == (spec.user or server.check_output("id -un"))
+
+
+def test_it_listens_only_where_it_was_told(server: Host, spec: ServerSpec) -> None:
+    listening = {name for name in server.socket.get_listening_sockets() if name.endswith(f":{spec.port}")}
+    assert listening == {f"tcp://{spec.bind}:{spec.port}"}
+
+
+def test_it_is_kept_running_also_after_a_boot(server: Host, spec: ServerSpec) -> None:
+    if spec.runtime == "systemd":
+        service = server.service("beeyard-llama-server.service")
+        assert service.is_running
+        assert service.is_enabled
+    else:
+        program = server.file(f"{spec.prefix}/etc/programs/llama-server.conf").content_string
+        assert "autostart=true" in program
+        assert "autorestart=true" in program
+        parent = server.check_output("awk '/^PPid/ { print $2 }' /proc/%s/status", str(listener(server, spec)))
+        assert "supervisor.supervisord" in server.check_output("tr '\\0' ' ' < /proc/%s/cmdline", parent)
+
+
+def test_requests_need_the_key(server: Host, spec: ServerSpec) -> None:
+    body = '{"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}'
+    status = server.check_output(
+        "curl --silent --output /dev/null --write-out '%%{http_code}' --header 'Content-Type: application/json' "
+        "--data %s %s/v1/chat/completions",
+        body,
+        spec.url,
+    )
+    assert status == "401"
+    assert "choices" in completion(server, spec)
+
+
+def test_the_key_is_the_servers_alone(server: Host, spec: ServerSpec) -> None:
+    file = server.file(str(spec.api_key_file))
+    assert file.mode == 0o600
+    assert file.user == (spec.user or server.check_output("id -un"))
+    assert file.size > 1
+    pid = listener(server, spec)
+    places = [f"/proc/{pid}/cmdline", f"/proc/{pid}/environ", f"{spec.prefix}/log/llama-server.log"]
+    places += [f"{spec.prefix}/current/server.json", f"{spec.prefix}/current/definition"]
+    places += ["/etc/systemd/system/beeyard-llama-server.service", f"{spec.prefix}/etc/programs/llama-server.conf"]
+    for place in places:
+        shown = server.check_output("sh -c %s look %s %s", KEY_VISIBLE, str(spec.api_key_file), place)
+        assert shown == "", f"the key can be read in {shown}"
+    if spec.runtime == "systemd":
+        journal = 'journalctl --unit=beeyard-llama-server --no-pager --quiet | grep -cF -e "$(cat "$1")"; true'
+        assert server.check_output("sh -c %s look %s", journal, str(spec.api_key_file)) == "0"
+
+
+def test_the_model_files_are_what_the_lock_names(server: Host, spec: ServerSpec) -> None:
+    fetch = str(spec.prefix / "bin" / "fetch.sh")
+    for file in spec.model_files:
+        assert file.lock is not None
+        path = str(spec.path_of(file))
+        assert server.file(path).size == file.lock.size
+        # The stamp stands for a hash that was computed when the file came; DEEP=1 computes it again.
+        if os.environ.get("DEEP") == "1":
+            assert server.file(path).sha256sum == file.lock.sha256
+        assert server.check_output("sh %s look %s %s", fetch, path, file.lock.sha256) == "verified"
+
+
+def test_it_may_lock_as_much_memory_as_declared(server: Host, spec: ServerSpec) -> None:
+    limits = server.check_output("cat /proc/%s/limits", str(listener(server, spec)))
+    soft = re.search(r"^Max locked memory\s+(\S+)", limits, re.MULTILINE)
+    assert soft is not None
+    hard = server.check_output("sh -c 'ulimit -H -l'")
+    if spec.runtime == "systemd":
+        assert soft[1] == ("unlimited" if spec.memlock == "infinity" else str(spec.memlock))
+    else:
+        assert soft[1] == ("unlimited" if hard == "unlimited" else str(int(hard) * 1024))
+
+
+def test_it_answers_and_drafts_if_it_should(server: Host, spec: ServerSpec) -> None:
+    answer = completion(server, spec)
+    assert answer["choices"][0]["message"]["content"].strip()
+    if spec.drafts:
+        assert answer["timings"]["draft_n"] > 0
+    if spec.decoding.kind == "dflash":
+        assert answer["timings"]["draft_n_accepted"] > 0
+
+
+@pytest.mark.skipif(os.environ.get("KILL") == "0", reason="KILL=0: the server is not to be killed")
+def test_it_comes_back_after_it_was_killed(server: Host, spec: ServerSpec) -> None:
+    before = listener(server, spec)
+    server.check_output("kill -9 %s", str(before))
+    deadline = time.monotonic() + spec.settings.load_timeout_s
+    while not healthy(server, spec):
+        assert time.monotonic() < deadline, "it did not come back"
+        time.sleep(0.2)
+    assert listener(server, spec) != before
+    assert "choices" in completion(server, spec)
