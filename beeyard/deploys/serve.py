@@ -86,6 +86,9 @@ def _summary(plan: Plan, state: dict[str, Any], target: Any) -> str:
         f"    {spec.url}/v1  ({memory})",
         f"    key: {key_copy(target.name).relative_to(PROJECT)} here, {spec.api_key_file} there",
     ]
+    switch = state.get("last_switch") or {}
+    if switch:
+        lines.append(f"    at the gate {switch['showed']}; {switch['away_s']} s without a server")
     if spec.is_loopback and not plan.is_here:
         user, port = target.data.get("ssh_user") or "root", target.data.get("ssh_port") or 22
         address = target.data.get("ssh_hostname") or target.name

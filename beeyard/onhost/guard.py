@@ -32,7 +32,7 @@ import urllib.request
 import xmlrpc.client
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 POLL_S = 0.05
 ASK_TIMEOUT_S = 300
@@ -378,32 +378,43 @@ def _command_of(pid: int) -> list[str]:
         return []
 
 
-def _listening_inodes(port: int) -> set[str]:
-    found = set()
+def _listeners(port: int) -> dict[str, int]:
+    """The sockets that listen on a port, as /proc/PID/fd names them, each with its owner's uid."""
+    found = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
             for row in Path(table).read_text().splitlines()[1:]:
                 cells = row.split()
                 if cells[3] == "0A" and int(cells[1].rpartition(":")[2], 16) == port:
-                    found.add(f"socket:[{cells[9]}]")
+                    found[f"socket:[{cells[9]}]"] = int(cells[7])
     return found
 
 
-def _holds(pid: str, inodes: set[str]) -> bool:
-    with contextlib.suppress(OSError):
-        for handle in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/fd/{handle}") in inodes:
+def _holds(pid: int, listeners: dict[str, int]) -> bool:
+    """
+    Whether a process holds one of these sockets.
+
+    Root in a container may not look into other users' processes: then its owner must do.
+    """
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        try:
+            handles = os.listdir(f"/proc/{pid}/fd")
+        except PermissionError:
+            return Path(f"/proc/{pid}").stat().st_uid in listeners.values()
+        for handle in handles:
+            with contextlib.suppress(FileNotFoundError):
+                if os.readlink(f"/proc/{pid}/fd/{handle}") in listeners:
                     return True
     return False
 
 
 def _refuse_foreign_port(server: Server, own_pids: Sequence[int]) -> None:
-    inodes = _listening_inodes(server.port)
-    if not inodes or any(_holds(str(pid), inodes) for pid in own_pids if pid):
+    listeners = _listeners(server.port)
+    if not listeners or any(_holds(pid, listeners) for pid in own_pids if pid):
         return
-    holders = [pid for pid in os.listdir("/proc") if pid.isdigit() and _holds(pid, inodes)]
-    who = f"process {holders[0]} ({' '.join(_command_of(int(holders[0])))[:80]})" if holders else "another program"
+    holders = [pid for pid in os.listdir("/proc") if pid.isdigit() and _holds(int(pid), listeners)]
+    command = " ".join(_command_of(int(holders[0])))[:80] if holders else ""
+    who = f"process {holders[0]} ({command})" if holders else "another program"
     raise Refused(
         f"port {server.port} is in use by {who}, which is not ours; {server.title} wants it. "
         f"Fix: stop that program, or set llama_port to another port"
@@ -472,16 +483,23 @@ def _health(server: Server) -> int:
 # --- the gate ---------------------------------------------------------------------------------------
 
 
-def gate(server: Server, vram_before_mib: int | None = None) -> str:
+class Shown(NamedTuple):
+    """What a server showed at the gate: when it was ready (``time.monotonic()`` seconds), and a sentence."""
+
+    ready_at: float
+    sentence: str
+
+
+def gate(server: Server, vram_before_mib: int | None = None) -> Shown:
     """
-    Ask a started server for all that it must show; return what it showed, in a sentence.
+    Ask a started server for all that it must show, and return what it showed.
 
     :param vram_before_mib: GPU memory in use before it started, where that was read.
     :raises GateFailed: what it did not show.
     """
     began = time.monotonic()
     pid = _wait_ready(server, began)
-    loaded_s = time.monotonic() - began
+    ready_at = time.monotonic()
     _require_key(server)
     timings = _require_answer(server)
     _require_gpu(server, pid, vram_before_mib)
@@ -495,7 +513,8 @@ def gate(server: Server, vram_before_mib: int | None = None) -> str:
             )
         drafted = f", {taken} of {offered} drafted tokens accepted"
     speed = timings.get("predicted_per_second", 0.0)
-    return f"{server.title} is ready after {loaded_s:.1f} s, answers with {speed:.1f} tokens/s{drafted}"
+    waited = f"was ready after {ready_at - began:.1f} s"
+    return Shown(ready_at, f"{server.title} {waited}, answers with {speed:.1f} tokens/s{drafted}")
 
 
 def _wait_ready(server: Server, began: float) -> int:
@@ -639,7 +658,7 @@ def switch(prefix: Path, wanted_id: str) -> None:
     old = current(prefix)
     if old and old.id == new.id and _is_serving(new):
         with contextlib.suppress(GateFailed):
-            say(gate(new))
+            say(gate(new).sentence)
             return
         say(f"{new.title} runs but does not pass the gate: starting it anew")
     old_pid = old.keeper.pid() if old else 0
@@ -654,8 +673,9 @@ def switch(prefix: Path, wanted_id: str) -> None:
         showed = _start(new)
     except (GateFailed, KeyboardInterrupt) as error:
         _go_back(new, old, error, started)
-    say(showed)
-    say(f"{time.monotonic() - stopped:.2f} s from stopping the old server to the new one's first answer")
+    report = {"showed": showed.sentence, "away_s": round(showed.ready_at - stopped, 2)}
+    say(f"{showed.sentence}; {report['away_s']} s without a server")
+    (prefix / "run" / "last-switch.json").write_text(json.dumps(report))
     _point(prefix / "current", new.folder)
     if old and old.id != new.id:
         _point(prefix / "previous", old.folder)
@@ -673,7 +693,7 @@ def _stop_all(servers: Sequence[Server], old_pid: int) -> None:
         _wait_vram_free(old_pid)
 
 
-def _start(server: Server) -> str:
+def _start(server: Server) -> Shown:
     before = _vram_in_use() if server.data["min_vram_mib"] else None
     server.keeper.install(server)
     server.keeper.start()
@@ -703,7 +723,7 @@ def _go_back(new: Server, old: Server | None, error: BaseException, started: flo
             "Fix: what the lines above name, then deploy again"
         ) from error
     raise GateFailed(
-        f"{new.title} did not pass the gate; the previous server serves again: {showed}. "
+        f"{new.title} did not pass the gate; the previous server serves again: {showed.sentence}. "
         "Fix: what the lines above name, then deploy again"
     )
 
@@ -736,7 +756,16 @@ def state(prefix: Path) -> dict[str, Any]:
         "resident_mib": _kib(status, "VmRSS") // 1024,
         "locked_mib": _kib(status, "VmLck") // 1024,
         "vram_mib": _vram_of(pid) if server.data["min_vram_mib"] else None,
+        "last_switch": _last_switch(prefix),
     }
+
+
+def _last_switch(prefix: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((prefix / "run" / "last-switch.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def _kib(status: str, name: str) -> int:
@@ -765,7 +794,7 @@ def main(arguments: Sequence[str]) -> int:
             elif server is None:
                 raise Refused("no server was deployed here. Fix: deploy first")
             elif command == "gate":
-                say(gate(server))
+                say(gate(server).sentence)
             elif command == "stop":
                 server.keeper.shut_down()
                 say(f"{server.title} is stopped")

@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ def _overrides() -> list[str]:
     return [word for pair in shlex.split(os.environ.get("DATA", "")) for word in ("--data", pair)]
 
 
+@cache
 def _inventory() -> list[dict[str, Any]]:
     target = os.environ.get("TARGET")
     if target is None:

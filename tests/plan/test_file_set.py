@@ -1,5 +1,6 @@
 """Files, directories and links: put right once, then left alone, one thing at a time."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,15 @@ def test_it_writes_all_then_changes_nothing(apply: Apply, items: list[Item]) -> 
 def test_it_repairs_what_was_damaged_and_only_that(apply: Apply, items: list[Item]) -> None:
     apply(file_set.present, items=items)
     folder, _, plain, secret, link = (Path(item.path) for item in items)
-    damages = [
+
+    def redirect() -> None:
+        link.unlink()
+        link.symlink_to("elsewhere")
+
+    damages: list[Callable[[], object]] = [
         lambda: plain.write_text("edited"),
         lambda: secret.chmod(0o644),
-        lambda: (link.unlink(), link.symlink_to("elsewhere")),
+        redirect,
         link.unlink,
         lambda: folder.chmod(0o777),
     ]
