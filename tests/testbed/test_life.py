@@ -1,0 +1,135 @@
+"""The life of a server on a systemd host and on a pod, in order: each test goes on where the one before ended."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from beeyard.catalog import PROJECT
+from tests.testbed.conftest import PREFIX, Bed
+
+HOSTS = ["systemd", "pod"]
+pytestmark = pytest.mark.parametrize("host", HOSTS, scope="module")
+
+
+def test_a_first_deploy_ends_in_a_server_that_drafts(bed: Bed, host: str) -> None:
+    run = bed.deploy(host)
+    assert run.code == 0, run.output
+    assert f"{host} serves tiny, variant dflash" in run.stderr
+    assert "drafted tokens accepted" in run.stderr
+    assert "tunnel: ssh -N -L 8910:127.0.0.1:8910" in run.stderr
+    assert "draft-dflash" in bed.serving(host)
+
+
+def test_a_second_deploy_changes_nothing(bed: Bed, host: str) -> None:
+    before = bed.state(host)["pid"]
+    run = bed.deploy(host)
+    assert run.code == 0, run.output
+    assert run.totals["success"] == 0
+    assert bed.state(host)["pid"] == before
+
+
+def test_what_runs_is_what_the_spec_says(host: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/host", "-q"],
+        check=False, capture_output=True, text=True, cwd=PROJECT,
+        env={**os.environ, "TARGET": "testbed", "LIMIT": host},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout
+    assert "10 passed" in run.stdout
+
+
+def test_it_switches_to_another_variant_and_back(bed: Bed, host: str) -> None:
+    for variant, drafts in (("baseline", False), ("dflash", True)):
+        run = bed.deploy(host, llama_variant=variant)
+        assert run.code == 0, run.output
+        assert ("draft-dflash" in bed.serving(host)) is drafts
+        assert bed.deploy(host, llama_variant=variant).totals["success"] == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ({"llama_preset": "broken", "llama_variant": "dies"}, "its process died while it loaded"),
+        ({"llama_preset": "broken", "llama_variant": "hangs"}, "it was not ready after 4 s (/health answers 503)"),
+        ({"llama_preset": "stuck"}, "its answer is one token over and over"),
+        ({"llama_preset": "broken", "llama_variant": "never-drafts"}, "it never drafted"),
+    ],
+    ids=["dies", "hangs", "garbage", "never-drafts"],
+)
+def test_a_switch_that_fails_the_gate_ends_in_the_server_before_it(
+    bed: Bed, host: str, data: dict[str, str], complaint: str
+) -> None:
+    before = bed.serving(host)
+    run = bed.deploy(host, **data)
+    assert run.code != 0
+    assert complaint in run.stderr
+    assert "did not pass the gate; the previous server serves again" in run.stderr
+    assert "log lines:" in run.stderr
+    assert "Fix: " in run.stderr
+    assert bed.serving(host) == before
+    assert bed.deploy(host).totals["success"] <= 1  # at most the pruned definition is written again
+
+
+def test_arguments_that_the_engine_does_not_know_stop_nothing(bed: Bed, host: str) -> None:
+    before = bed.state(host)["pid"]
+    run = bed.deploy(host, llama_preset="broken", llama_variant="unknown-flag")
+    assert run.code != 0
+    assert "test engine old-help does not know --jinja; it offers --ninja" in run.stderr
+    assert "Nothing was stopped. Fix: " in run.stderr
+    assert bed.state(host)["pid"] == before
+
+
+def test_a_crash_is_healed_without_a_deploy(bed: Bed, host: str) -> None:
+    before = bed.state(host)["pid"]
+    bed.sh(host, f"kill -9 {before}")
+    deadline = time.monotonic() + 30
+    while not bed.serving(host):
+        assert time.monotonic() < deadline, "it did not come back"
+        time.sleep(0.2)
+    assert bed.state(host)["pid"] != before
+    assert bed.deploy(host).totals["success"] == 0
+
+
+def test_a_stopped_server_is_started_by_one_deploy(bed: Bed, host: str) -> None:
+    bed.sh(host, f"python3 {PREFIX[host]}/bin/guard.py stop {PREFIX[host]}")
+    assert bed.serving(host) == []
+    run = bed.deploy(host)
+    assert run.code == 0, run.output
+    assert run.totals["success"] == 1
+    assert "draft-dflash" in bed.serving(host)
+
+
+def test_it_is_back_after_a_reboot_and_one_deploy(bed: Bed, host: str) -> None:
+    if host == "systemd":
+        boot = bed.sh(host, "cat /proc/sys/kernel/random/boot_id; stat -c %Y /proc/1")
+        bed.sh(host, "systemctl reboot", check=False)
+        deadline = time.monotonic() + 60
+        while not bed.sh(host, "stat -c %Y /proc/1", check=False) or not bed.serving(host):
+            assert time.monotonic() < deadline, "the unit did not start at boot"
+            time.sleep(0.3)
+        assert bed.sh(host, "cat /proc/sys/kernel/random/boot_id; stat -c %Y /proc/1") != boot
+        assert bed.deploy(host).totals["success"] == 0
+    else:
+        key = bed.sh(host, f"sha256sum <{PREFIX[host]}/etc/api-key")
+        bed.recreate(host)
+        assert bed.sh(host, "command -v curl; pgrep llama-server", check=False).endswith("curl")
+        run = bed.deploy(host)
+        assert run.code == 0, run.output
+        assert "draft-dflash" in bed.serving(host)
+        assert bed.sh(host, f"sha256sum <{PREFIX[host]}/etc/api-key") == key
+        assert bed.deploy(host).totals["success"] == 0
+
+
+def test_with_no_server_before_it_a_failed_one_ends_stopped_and_says_so(bed: Bed, host: str) -> None:
+    bed.wipe(host)
+    run = bed.deploy(host, llama_preset="stuck")
+    assert run.code != 0
+    assert "there is no previous server: it is stopped" in run.stderr
+    assert bed.serving(host) == []
+    assert bed.state(host) == {"current": None}
+    assert bed.sh(host, "pgrep llama-server", check=False) == ""
+    run = bed.deploy(host)
+    assert run.code == 0, run.output
