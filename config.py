@@ -1,5 +1,27 @@
-"""pyinfra's own settings."""
+"""pyinfra's own settings, and what to do when it cannot reach a host."""
 
-from pyinfra import config
+import logging
+
+from pyinfra import config, logger
 
 config.REQUIRE_PYINFRA_VERSION = "~=3.10"
+
+ADVICE = (
+    ". Fix: check that it is up, and ssh_hostname, ssh_port, ssh_user and ssh_key in the inventory; if the machine "
+    "was made anew, forget its old host key with ssh-keygen -R"
+)
+
+FAILURES = ("Could not connect", "Could not resolve hostname", "Authentication error", "SSH error", "EOF error")
+
+
+class ConnectAdvice(logging.Filter):
+    """pyinfra says why it cannot connect; this adds what to do. The other hosts of the run go on."""
+
+    def filter(self, record):  # noqa: ANN001, ANN201
+        """Complete the sentence."""
+        if any(words in record.getMessage() for words in FAILURES):
+            record.msg, record.args = f"{record.getMessage()}{ADVICE}", ()
+        return True
+
+
+logger.addFilter(ConnectAdvice())

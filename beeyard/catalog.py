@@ -236,13 +236,14 @@ class Ngram(Strict):
 Decoding = Annotated[Baseline | DFlash | Mtp | Ngram, Field(discriminator="kind")]
 
 
+_SENTENCE = "The quick brown bees visit every flower in the garden before the rain begins."
+
+
 class Gate(Strict):
     """What a new server is asked before it may stay."""
 
-    prompt: str = (
-        "Repeat this sentence five times, word for word: "
-        "The quick brown bees visit every flower in the garden before the rain begins."
-    )
+    # Invites repetition, so that n-gram decoding too has something to draft from.
+    prompt: str = "Please say: " + " ".join([_SENTENCE] * 4)
     max_tokens: int = Field(default=96, gt=0)
 
 

@@ -3,4 +3,5 @@
 testbed = [
     ("systemd", {"ssh_port": 2201}),
     ("pod", {"ssh_port": 2202, "llama_prefix": "/workspace/beeyard"}),
+    ("light", {"ssh_port": 2203}),
 ]

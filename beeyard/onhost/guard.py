@@ -39,6 +39,7 @@ ASK_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 40
 VRAM_TIMEOUT_S = 30
 LOG_LINES = 20
+SHORT_ANSWER = 32  # tokens
 UNIT = "beeyard-llama-server.service"
 UNIT_FILE = Path("/etc/systemd/system") / UNIT
 PROGRAM = "llama-server"
@@ -397,15 +398,15 @@ def _holds(pid: int, listeners: dict[str, int]) -> bool:
 
     Root in a container may not look into other users' processes: then its owner must do.
     """
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        try:
-            handles = os.listdir(f"/proc/{pid}/fd")
-        except PermissionError:
-            return Path(f"/proc/{pid}").stat().st_uid in listeners.values()
-        for handle in handles:
+    try:
+        for handle in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):
                 if os.readlink(f"/proc/{pid}/fd/{handle}") in listeners:
                     return True
+    except PermissionError:
+        return Path(f"/proc/{pid}").stat().st_uid in listeners.values()
+    except OSError:  # it ended in the meantime
+        return False
     return False
 
 
@@ -502,7 +503,9 @@ def gate(server: Server, vram_before_mib: int | None = None) -> Shown:
     pid = _wait_ready(server, began)
     ready_at = time.monotonic()
     _require_key(server)
-    timings = _require_answer(server)
+    # Once as clients will ask, with the sampling of the preset; once so that the same server always says the same.
+    _require_answer(server, {"max_tokens": SHORT_ANSWER})
+    timings = _require_answer(server, {"max_tokens": server.data["gate"]["max_tokens"], "temperature": 0})
     _require_gpu(server, pid, vram_before_mib)
     drafted = ""
     if server.data["drafts"]:
@@ -555,13 +558,10 @@ def _post(server: Server, body: Any, key: str | None) -> tuple[int, bytes]:
         raise GateFailed(f"the connection broke in the middle of an answer ({error}){alive}") from error
 
 
-def _require_answer(server: Server) -> dict[str, Any]:
-    asked = server.data["gate"]
-    body = {
-        "messages": [{"role": "user", "content": asked["prompt"]}],
-        "max_tokens": asked["max_tokens"],
-        "cache_prompt": False,
-    }
+def _require_answer(server: Server, options: dict[str, Any]) -> dict[str, Any]:
+    """Ask for a sensible answer; return its timings."""
+    prompt = server.data["gate"]["prompt"]
+    body = {"messages": [{"role": "user", "content": prompt}], "cache_prompt": False, **options}
     status, answer = _post(server, body, server.key())
     if status != 200:
         raise GateFailed(f"a completion answers {status}: {answer[:200].decode(errors='replace')}")

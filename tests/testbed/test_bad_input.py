@@ -1,0 +1,219 @@
+"""What goes wrong on real hosts: said in a sentence with its fix, nothing lost, other hosts unaffected."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from beeyard.catalog import PROJECT
+from tests.testbed.conftest import HUB_THERE, PREFIX, STATE, Bed
+
+ODD_KEY = """sk-"two" 'one' $HOME %p `id` \\ and spaces, 32 and more"""
+
+
+@pytest.fixture
+def faults() -> Iterator[Path]:
+    """The Hub's faults.json; gone afterwards."""
+    file = STATE / "hub" / "faults.json"
+    yield file
+    file.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def served(bed: Bed) -> list[str]:
+    """The light host serves `tiny`; returns the command that does."""
+    run = bed.deploy("light")
+    assert run.code == 0, run.output
+    return bed.serving("light")
+
+
+def test_files_of_a_hub_and_an_engine_of_a_tarball_come_over_a_bad_network(bed: Bed, faults: Path) -> None:
+    bed.sh("light", "rm -rf /opt/beeyard/models /opt/beeyard/engines/good-*", check=False)
+    faults.write_text(
+        json.dumps({"tiny-qwen3.gguf": [{"cut": 100000}, {"cut": 300000}], "good.tar.gz": [{"cut": 5000}]})
+    )
+    run = bed.deploy("light", llama_preset="from-hub")
+    assert run.code == 0, run.output
+    assert "draft-dflash" in bed.serving("light")
+    assert bed.deploy("light", llama_preset="from-hub").totals["success"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ({"corrupt": 5000}, "bytes with another content"),
+        ({"html": True}, "a web page"),
+        ({"status": 404}, "answers 404"),
+    ],
+    ids=["wrong-hash", "html", "404"],
+)
+def test_a_wrong_model_file_is_never_served(
+    bed: Bed, served: list[str], faults: Path, fault: dict[str, object], complaint: str
+) -> None:
+    bed.sh("light", "find /opt/beeyard/models -name 'tiny-qwen3*' -delete")
+    faults.write_text(json.dumps({"tiny-qwen3.gguf": [fault]}))
+    run = bed.deploy("light", llama_preset="from-hub")
+    assert run.code != 0
+    assert complaint in run.stderr
+    assert "Fix: " in run.stderr
+    assert bed.serving("light") == served
+    assert bed.sh("light", "find /opt/beeyard/models -name 'tiny-qwen3.gguf*' ! -name '*.lock'") == ""
+    assert bed.deploy("light", llama_preset="from-hub").code == 0
+
+
+def test_a_truncated_model_is_kept_to_be_resumed(bed: Bed, served: list[str], faults: Path) -> None:
+    bed.sh("light", "find /opt/beeyard/models -name 'tiny-qwen3*' -delete")
+    faults.write_text(json.dumps({"tiny-qwen3.gguf": [{"cut": 700000}, *[{"status": 503}] * 12]}))
+    run = bed.deploy("light", llama_preset="from-hub")
+    assert run.code != 0
+    assert "bytes. Fix: run again, it resumes" in run.stderr
+    assert bed.serving("light") == served
+    assert int(bed.sh("light", "stat -c %s /opt/beeyard/models/*/tiny-qwen3.gguf.partial")) >= 700000
+    faults.unlink()
+    assert bed.deploy("light", llama_preset="from-hub").code == 0
+    log = [json.loads(row) for row in (STATE / "hub" / "access.log").read_text().splitlines()]
+    assert any("tiny-qwen3.gguf" in row["path"] and row["range"] == "bytes=700000-" for row in log)
+
+
+def test_a_port_that_another_program_holds_is_told_and_nothing_is_touched(bed: Bed, served: list[str]) -> None:
+    bed.sh(
+        "light", "nohup python3 -m http.server 8999 --bind 127.0.0.1 >/dev/null 2>&1 & sleep 1; echo $! >/tmp/foreign"
+    )
+    try:
+        run = bed.deploy("light", llama_port=8999)
+        assert run.code != 0
+        assert "port 8999 is in use by process" in run.stderr
+        assert "http.server" in run.stderr
+        assert "Fix: " in run.stderr
+        assert bed.serving("light") == served
+    finally:
+        bed.sh("light", "kill $(cat /tmp/foreign)")
+
+
+def test_a_host_that_is_not_there_does_not_stop_the_others(bed: Bed, served: list[str], tmp_path: Path) -> None:
+    inventory = tmp_path / "two.py"
+    common = (STATE / "ssh_config").resolve()
+    gone = {"ssh_hostname": "127.0.0.1", "ssh_port": 1}
+    there = {"ssh_config_file": str(common), "llama_preset": "tiny", "llama_variant": "baseline"}
+    inventory.write_text(f"hosts = [('gone', {gone}), ('beeyard-light', {there})]\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pyinfra", str(inventory), "deploy.py", "-y"],
+        check=False, capture_output=True, text=True, cwd=PROJECT, env=bed.environment, timeout=300,
+    )  # fmt: skip
+    assert run.returncode != 0
+    assert "[gone]" in run.stderr
+    assert "Fix: " in run.stderr
+    assert "draft-dflash" in served
+    assert "draft-dflash" not in bed.serving("light")
+
+
+def test_a_host_with_a_wrong_wish_does_not_stop_the_others(bed: Bed, tmp_path: Path) -> None:
+    inventory = tmp_path / "two.py"
+    host = {"ssh_config_file": str((STATE / "ssh_config").resolve()), "llama_preset": "tiny"}
+    inventory.write_text(
+        f"hosts = [('beeyard-light', {host}), ('beeyard-systemd', {host | {'llama_preset': 'nope'}})]\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "pyinfra", str(inventory), "deploy.py", "-y"],
+        check=False, capture_output=True, text=True, cwd=PROJECT, env=bed.environment, timeout=300,
+    )  # fmt: skip
+    assert run.returncode != 0
+    assert "no preset 'nope'" in run.stderr
+    assert "beeyard-light serves tiny" in run.stderr
+
+
+def test_two_deploys_at_the_same_moment_both_end_well(bed: Bed, served: list[str]) -> None:
+    commands = [bed.command("light", llama_variant=variant) for variant in ("baseline", "baseline")]
+    runs = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=PROJECT, env=bed.environment)
+        for command in commands
+    ]
+    ends = [(run.communicate(timeout=120), run.returncode) for run in runs]
+    assert [code for _, code in ends] == [0, 0], ends
+    assert "draft-dflash" in served
+    assert "draft-dflash" not in bed.serving("light")
+    assert bed.deploy("light", llama_variant="baseline").totals["success"] == 0
+
+
+def test_a_user_who_may_not_sudo_is_told_so(bed: Bed) -> None:
+    run = bed.deploy("light", ssh_user="nosudo", _sudo="true")
+    assert run.code != 0
+    assert "sudo is missing, or asks for a password" in run.stderr
+    assert "Fix: " in run.stderr
+
+
+def test_an_ordinary_user_cannot_take_a_prefix_that_is_not_his(bed: Bed) -> None:
+    run = bed.deploy("light", ssh_user="nosudo", llama_prefix="/opt/mine", llama_port=8915)
+    assert run.code != 0
+    assert "/opt/mine cannot be written: /opt does not let this user" in run.stderr
+
+
+def test_a_user_who_may_sudo_deploys_like_root(bed: Bed, served: list[str]) -> None:
+    run = bed.deploy("light", ssh_user="deploy", _sudo="true")
+    assert run.code == 0, run.output
+    assert run.totals["success"] == 0
+    assert bed.serving("light") == served
+
+
+def test_a_path_with_a_space_and_a_key_with_anything_in_it(bed: Bed) -> None:
+    bed.wipe("light")
+    data = {"llama_prefix": "/srv/my bees", "llama_runtime": "supervisor"}
+    run = bed.deploy("light", "-vvv", env={"BEEYARD_API_KEY": ODD_KEY}, **data)
+    try:
+        assert run.code == 0, run.output
+        assert bed.sh("light", "cat '/srv/my bees/etc/api-key'") == ODD_KEY
+        assert bed.deploy("light", env={"BEEYARD_API_KEY": ODD_KEY}, **data).totals["success"] == 0
+        # At full verbosity nothing of it was shown, and no process, unit or log has it.
+        assert ODD_KEY not in run.output
+        assert "sk-" not in run.output
+        seen = (
+            "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ '/srv/my bees/log/'* '/srv/my bees/current/'* 2>/dev/null"
+        )
+        assert "sk-" not in bed.sh("light", f"({seen}) | tr '\\0' '\\n' | grep -a -e '^sk-' -e '\"two\"' || true")
+    finally:
+        bed.sh("light", "python3 '/srv/my bees/bin/guard.py' stop '/srv/my bees'; rm -rf '/srv/my bees'")
+        (PROJECT / ".beeyard" / "keys" / "light").unlink(missing_ok=True)
+
+
+def test_a_token_reaches_the_hub_and_nothing_else(bed: Bed, served: list[str]) -> None:
+    token = "hf_CANARY5678'\"$x%"
+    bed.sh("light", "find /opt/beeyard/models -name 'tiny-qwen3*' -delete")
+    run = bed.deploy("light", "-vvv", env={"HF_TOKEN": token, "HF_ENDPOINT": HUB_THERE}, llama_preset="from-hub")
+    assert run.code == 0, run.output
+    assert "CANARY" not in run.output
+    found = bed.sh("light", "grep -ralF CANARY5678 /opt/beeyard /tmp /root /var/log 2>/dev/null || true")
+    assert found == ""
+    log = [json.loads(row) for row in (STATE / "hub" / "access.log").read_text().splitlines()[-6:]]
+    assert any(row["path"].endswith("tiny-qwen3.gguf") and row["authorization"] for row in log)
+
+
+def test_a_deploy_whose_connection_breaks_in_mid_switch_leaves_a_server(bed: Bed, served: list[str]) -> None:
+    command = bed.command("light", llama_preset="broken", llama_variant="hangs")
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=PROJECT, env=bed.environment)
+    deadline = time.monotonic() + 60
+    while "hangs" not in bed.sh("light", "pgrep -af Loading || true"):
+        assert time.monotonic() < deadline, "the switch never began"
+        time.sleep(0.1)
+    run.kill()
+    run.communicate()
+    deadline = time.monotonic() + 30
+    while bed.serving("light") != served:
+        assert time.monotonic() < deadline, "the previous server did not come back"
+        time.sleep(0.2)
+    assert PREFIX["light"] in served[0]
+
+
+def test_debians_own_engine_serves_on_a_host_that_has_it(bed: Bed) -> None:
+    run = bed.deploy("pod", llama_engine="llama.cpp-debian")
+    assert run.code == 0, run.output
+    running = bed.serving("pod")
+    assert running[0] == "/usr/bin/llama-server"
+    assert running[running.index("--load-mode") + 1] == "mlock"
+    assert bed.deploy("pod", llama_engine="llama.cpp-debian").totals["success"] == 0
+    refused = bed.deploy("light", llama_engine="llama.cpp-debian")
+    assert refused.code != 0
+    assert "package llama.cpp: this distribution offers (none), 0.7.0 is wanted. Fix: " in refused.stderr
