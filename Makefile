@@ -45,7 +45,7 @@ tiny: run-env  ## Generate the tiny models, for tests and trials
 
 check: dev-env  ## Lint, types, templates
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
-	$(BIN)/yamllint --strict . && $(BIN)/shellcheck $(SH_FILES)
+	$(BIN)/yamllint --strict . && $(BIN)/shellcheck --external-sources $(SH_FILES)
 	$(BIN)/hadolint $(shell git ls-files '*Dockerfile*' | xargs)
 
 test: dev-env  ## Everything: check, unit and plan tests, real servers on real test hosts (needs root)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_it_switches_to_another_variant_and_back(bed: Bed, host: str) -> None:
     ids=["dies", "hangs", "garbage", "never-drafts"],
 )
 def test_a_switch_that_fails_the_gate_ends_in_the_server_before_it(
-    bed: Bed, host: str, data: dict[str, str], complaint: str
+    bed: Bed, host: str, data: dict[str, Any], complaint: str
 ) -> None:
     before = bed.serving(host)
     run = bed.deploy(host, **data)
