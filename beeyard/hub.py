@@ -2,15 +2,6 @@
 
 import os
 
-from huggingface_hub import HfApi
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-
 from beeyard.catalog import CatalogError, FileLock, HubFile
 
 ENDPOINT = "https://huggingface.co"
@@ -44,6 +35,15 @@ def lock_file(source: HubFile) -> FileLock:
 
     :raises CatalogError: in one sentence, why the Hub does not say.
     """
+    # Half a second of importing that a deploy, which only needs the addresses above, does not pay.
+    from huggingface_hub import HfApi  # noqa: PLC0415
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        GatedRepoError,
+        HfHubHTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
     api = HfApi(endpoint=endpoint(), token=token() or False)
     where = f"{source.repository} at {source.revision}"
     try:
@@ -57,7 +57,7 @@ def lock_file(source: HubFile) -> FileLock:
         hint = "HF_TOKEN is refused, or the" if token() else "the"
         fix = "set HF_TOKEN, or correct" if not token() else "correct"
         raise CatalogError(f"{where}: {hint} repository does not exist. Fix: {fix} the repository's name") from error
-    except (HfHubHTTPError, EntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, OSError) as error:
         raise CatalogError(
             f"{where}: the Hub does not answer ({error}). Fix: check the network, try again"
         ) from error

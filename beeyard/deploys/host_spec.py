@@ -7,6 +7,7 @@ from pyinfra import host, logger, state
 from pyinfra.connectors.local import LocalConnector
 
 from beeyard.catalog import CatalogError, load_catalog
+from beeyard.deploys.keys import given_key
 from beeyard.deploys.preflight import obstacles
 from beeyard.facts.host import HostProbe, Probe, SudoWorks
 from beeyard.facts.model_files import ModelFileStates
@@ -72,6 +73,7 @@ def _plan() -> Plan:
     probe = host.get_fact(HostProbe, prefix=str(settings.prefix), models_dir=str(models_dir), port=settings.port)
     kind = HostKind(has_systemd=probe["has_systemd"], is_root=probe["is_root"])
     spec = resolve(host.data.dict(), load_catalog(), kind)
+    given_key(spec)  # what is wrong with it is told now, not after a download
     return Plan(spec, probe, is_here=isinstance(host.connector, LocalConnector))
 
 

@@ -1,24 +1,17 @@
 """Put the server in place: key, definition, flag contract, guarded switch, a closing word."""
 
-import os
-import re
-from pathlib import Path
 from typing import Any
 
 from pyinfra import host
-from pyinfra.api import OperationValueError, deploy
+from pyinfra.api import deploy
 
 from beeyard.catalog import PROJECT
 from beeyard.deploys.host_spec import Plan
+from beeyard.deploys.keys import given_key, key_copy
 from beeyard.dialects import argv
 from beeyard.operations import api_keys, file_set, servers
 from beeyard.operations.file_set import Directory, File
 from beeyard.render import define
-from beeyard.spec import ServerSpec
-
-KEYS = PROJECT / ".beeyard" / "keys"
-KEY_VARIABLE = "BEEYARD_API_KEY"
-LEAST_KEY = 32  # characters, for a server that others can reach
 
 
 @deploy("Serve")
@@ -30,7 +23,7 @@ def serve(plan: Plan) -> None:
         path=str(spec.api_key_file),
         owner=spec.user,
         local=str(key_copy(host.name)),
-        given=_given_key(spec),
+        given=given_key(spec),
     )
     server = define(spec)
     folder = f"{prefix}/servers/{server.id}"
@@ -52,28 +45,6 @@ def serve(plan: Plan) -> None:
         guard=plan.guard,
         sentence=lambda state: _summary(plan, state, host),
     )
-
-
-def key_copy(host_name: str) -> Path:
-    """Where a host's key is kept on this machine."""
-    return KEYS / re.sub(r"[^\w.-]", "_", host_name)
-
-
-def _given_key(spec: ServerSpec) -> str | None:
-    key = os.environ.get(KEY_VARIABLE)
-    if key is None:
-        return None
-    if not key.isascii() or not key.isprintable() or key != key.strip() or not key or key.startswith("#"):
-        raise OperationValueError(
-            f"{KEY_VARIABLE} cannot be a key: it must be one line of printable ASCII without spaces around it or a "
-            "# before it. Fix: leave it out, and one is made"
-        )
-    if not spec.is_loopback and len(key) < LEAST_KEY:
-        raise OperationValueError(
-            f"{KEY_VARIABLE} has {len(key)} characters; a server on {spec.bind} wants at least {LEAST_KEY}. "
-            "Fix: leave it out, and one is made"
-        )
-    return key
 
 
 def _summary(plan: Plan, state: dict[str, Any], target: Any) -> str:

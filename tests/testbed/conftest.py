@@ -132,18 +132,22 @@ class Bed:
 
 @pytest.fixture(scope="session")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Bed:
-    """The test hosts, up and wiped, and presets for the faults that tests want."""
+    """The test hosts, up, and presets for the faults that tests want."""
     presets = tmp_path_factory.mktemp("presets")
     made = Bed(presets)
     made.up()
     write_all(PROJECT / ".beeyard" / "tiny")
-    hub = STATE / "hub"
-    _fill_hub(hub)
-    (hub / "faults.json").unlink(missing_ok=True)
-    _write_presets(presets, hub)
-    for host in PREFIX:
-        made.wipe(host)
+    _fill_hub(STATE / "hub")
+    _write_presets(presets, STATE / "hub")
     return made
+
+
+@pytest.fixture(scope="module")
+def light(bed: Bed) -> str:
+    """The light host, with nothing of ours on it."""
+    (STATE / "hub" / "faults.json").unlink(missing_ok=True)
+    bed.wipe("light")
+    return "light"
 
 
 def _fill_hub(hub: Path) -> None:
@@ -156,7 +160,7 @@ def _fill_hub(hub: Path) -> None:
     (repository / ".revision").write_text("1234567890abcdef1234567890abcdef12345678")
     releases = hub / "releases"
     releases.mkdir(exist_ok=True)
-    for name, wrapper in (("good", None), ("hangs", HANGS), ("old-help", OLD_HELP)):
+    for name, wrapper in (("good", None), ("cuda", None), ("hangs", HANGS), ("old-help", OLD_HELP)):
         if not (releases / f"{name}.tar.gz").exists():
             _write_release(releases / f"{name}.tar.gz", wrapper)
 
@@ -189,6 +193,8 @@ def _write_presets(presets: Path, hub: Path) -> None:
         name: {**release, "title": f"test engine {name}", "packages": ["libgomp1"], "artefact": {"kind": "release"}}
         for name in ("good", "hangs", "old-help")
     }
+    # The same engine, said to be for a GPU: the gate must see through it.
+    engines["cuda"] = {**engines["good"], "title": "test engine cuda", "accelerator": "cuda"}
     settings = {"context": 4096, "gpu_layers": 0}
     ngram_that_never_drafts = {"kind": "ngram", "type": "ngram-simple", "size_n": 900}
     servers = {
@@ -202,6 +208,10 @@ def _write_presets(presets: Path, hub: Path) -> None:
                 "never-drafts": {"decoding": ngram_that_never_drafts},
                 "unknown-flag": {"decoding": {"kind": "baseline"}, "engine": "old-help"},
             },
+        },
+        "gpu": {
+            "model": "tiny-gemma4", "engine": "cuda", "default_variant": "baseline", "settings": {"context": 4096},
+            "variants": {"baseline": {"decoding": {"kind": "baseline"}}},
         },
         "stuck": {
             "model": "tiny-stuck", "engine": "llama.cpp-wheel", "default_variant": "baseline", "settings": settings,

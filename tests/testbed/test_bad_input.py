@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from beeyard.catalog import PROJECT
 from tests.testbed.conftest import HUB_THERE, PREFIX, STATE, Bed
 
+pytestmark = pytest.mark.usefixtures("light")
 ODD_KEY = """sk-"two" 'one' $HOME %p `id` \\ and spaces, 32 and more"""
 
 
@@ -159,24 +161,36 @@ def test_a_user_who_may_sudo_deploys_like_root(bed: Bed, served: list[str]) -> N
     assert bed.serving("light") == served
 
 
-def test_a_path_with_a_space_and_a_key_with_anything_in_it(bed: Bed) -> None:
+def test_a_key_with_anything_in_it_is_seen_by_nobody(bed: Bed) -> None:
     bed.wipe("light")
-    data = {"llama_prefix": "/srv/my bees", "llama_runtime": "supervisor"}
-    run = bed.deploy("light", "-vvv", env={"BEEYARD_API_KEY": ODD_KEY}, **data)
+    run = bed.deploy("light", "-vvv", env={"BEEYARD_API_KEY": ODD_KEY})
     try:
         assert run.code == 0, run.output
-        assert bed.sh("light", "cat '/srv/my bees/etc/api-key'") == ODD_KEY
-        assert bed.deploy("light", env={"BEEYARD_API_KEY": ODD_KEY}, **data).totals["success"] == 0
+        assert bed.sh("light", "cat /opt/beeyard/etc/api-key") == ODD_KEY
+        assert bed.deploy("light", env={"BEEYARD_API_KEY": ODD_KEY}).totals["success"] == 0
         # At full verbosity nothing of it was shown, and no process, unit or log has it.
-        assert ODD_KEY not in run.output
         assert 'sk-"two"' not in run.output
-        seen = (
-            "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ '/srv/my bees/log/'* '/srv/my bees/current/'* 2>/dev/null"
-        )
+        seen = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ /opt/beeyard/log/* /opt/beeyard/current/* 2>/dev/null"
         assert bed.sh("light", f"({seen}) | tr '\\0' '\\n' | grep -a '[s]k-\"two\"' || true") == ""
     finally:
-        bed.sh("light", "python3 '/srv/my bees/bin/guard.py' stop '/srv/my bees'; rm -rf '/srv/my bees'")
+        bed.wipe("light")
         (PROJECT / ".beeyard" / "keys" / "light").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("key", ["", "# a comment", " spaces around "])
+def test_what_cannot_be_a_key_is_refused(bed: Bed, key: str) -> None:
+    run = bed.deploy("light", env={"BEEYARD_API_KEY": key})
+    assert run.code != 0
+    assert "BEEYARD_API_KEY cannot be a key" in run.stderr
+    assert "Fix: " in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_short_key_is_refused_where_others_can_reach_the_server(bed: Bed) -> None:
+    run = bed.deploy("light", env={"BEEYARD_API_KEY": "changeme"}, llama_bind="0.0.0.0")
+    assert run.code != 0
+    assert "BEEYARD_API_KEY has 8 characters; a server on 0.0.0.0 wants at least 32. Fix: " in run.stderr
+    assert "changeme" not in run.output
 
 
 def test_a_token_reaches_the_hub_and_nothing_else(bed: Bed, served: list[str]) -> None:
@@ -207,13 +221,50 @@ def test_a_deploy_whose_connection_breaks_in_mid_switch_leaves_a_server(bed: Bed
     assert PREFIX["light"] in served[0]
 
 
-def test_debians_own_engine_serves_on_a_host_that_has_it(bed: Bed) -> None:
-    run = bed.deploy("pod", llama_engine="llama.cpp-debian")
-    assert run.code == 0, run.output
-    running = bed.serving("pod")
-    assert running[0] == "/usr/bin/llama-server"
-    assert running[running.index("--load-mode") + 1] == "mlock"
-    assert bed.deploy("pod", llama_engine="llama.cpp-debian").totals["success"] == 0
-    refused = bed.deploy("light", llama_engine="llama.cpp-debian")
-    assert refused.code != 0
-    assert "package llama.cpp: this distribution offers none, 0.7.0 is wanted. Fix: " in refused.stderr
+def test_an_ordinary_user_has_a_server_of_his_own(bed: Bed, served: list[str]) -> None:
+    prefix = "/home/nosudo/bees"
+    data: dict[str, Any] = {"ssh_user": "nosudo", "llama_prefix": prefix, "llama_port": 8916}
+    try:
+        run = bed.deploy("light", **data)
+        assert run.code == 0, run.output
+        script = f"python3 {prefix}/bin/guard.py state {prefix}"
+        pid = json.loads(bed.sh("light", f"su nosudo -c '{script}'"))["pid"]
+        assert bed.sh("light", f"stat -c %U /proc/{pid} {prefix}/etc/api-key") == "nosudo\nnosudo"
+        assert bed.deploy("light", **data).totals["success"] == 0
+        assert bed.serving("light") == served
+    finally:
+        bed.sh("light", f"su nosudo -c 'python3 {prefix}/bin/guard.py stop {prefix}'; rm -rf {prefix}")
+        (PROJECT / ".beeyard" / "keys" / "light").unlink(missing_ok=True)
+
+
+SMI = """#!/bin/sh
+# What nvidia-smi prints for a card whose memory HOLDER has, as the gate asks for it.
+pid=$(pgrep llama-server | head -n 1)
+case $* in
+*compute-apps*) [ "$HOLDER" = nobody ] || echo "${pid:-0}, 18000" ;;
+*memory.used*) echo 300 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("holder", ["nobody", "server"])
+def test_a_gpu_server_that_runs_on_the_cpu_does_not_pass(bed: Bed, served: list[str], holder: str) -> None:
+    smi = SMI.replace("$HOLDER", holder)
+    bed.sh("light", f"cat >/usr/bin/nvidia-smi <<'EOF'\n{smi}EOF\nchmod +x /usr/bin/nvidia-smi")
+    try:
+        run = bed.deploy("light", llama_preset="gpu")
+        if holder == "nobody":
+            assert run.code != 0
+            assert "it is running on CPU: it holds 0 MiB of GPU memory, at least 1 MiB are wanted" in run.stderr
+            assert bed.serving("light") == served
+        else:
+            assert run.code == 0, run.output
+            assert "18000 MiB of GPU memory" in run.stderr
+    finally:
+        bed.sh("light", "rm /usr/bin/nvidia-smi")
+
+
+def test_a_gpu_preset_is_refused_where_there_is_no_card(bed: Bed) -> None:
+    run = bed.deploy("light", llama_preset="gpu")
+    assert run.code != 0
+    assert "test engine cuda wants an NVIDIA GPU, and there is no nvidia-smi here. Fix: " in run.stderr

@@ -1,6 +1,7 @@
 """The life of a server on a systemd host and on a pod, in order: each test goes on where the one before ended."""
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.parametrize("host", HOSTS, scope="module")
 
 
 def test_a_first_deploy_ends_in_a_server_that_drafts(bed: Bed, host: str) -> None:
+    bed.wipe(host)
     run = bed.deploy(host)
     assert run.code == 0, run.output
     assert f"{host} serves tiny, variant dflash" in run.stderr
@@ -134,3 +136,29 @@ def test_with_no_server_before_it_a_failed_one_ends_stopped_and_says_so(bed: Bed
     assert bed.sh(host, "pgrep llama-server", check=False) == ""
     run = bed.deploy(host)
     assert run.code == 0, run.output
+
+
+def test_a_path_with_a_space_and_other_signs_serves_too(bed: Bed, host: str) -> None:
+    bed.wipe(host)
+    prefix = "/srv/my bees' $HOME"
+    try:
+        run = bed.deploy(host, llama_prefix=prefix)
+        assert run.code == 0, run.output
+        assert prefix in bed.serving(host)[0]
+        assert bed.deploy(host, llama_prefix=prefix).totals["success"] == 0
+    finally:
+        quoted = shlex.quote(prefix)
+        bed.sh(host, f"python3 {quoted}/bin/guard.py stop {quoted}; rm -rf {quoted}")
+
+
+def test_debians_own_engine_serves_where_the_host_has_it(bed: Bed, host: str) -> None:
+    run = bed.deploy(host, llama_engine="llama.cpp-debian")
+    if host == "systemd":  # Debian 12
+        assert run.code != 0
+        assert "package llama.cpp: this distribution offers none, 0.7.0 is wanted. Fix: " in run.stderr
+        return
+    assert run.code == 0, run.output
+    running = bed.serving(host)
+    assert running[0] == "/usr/bin/llama-server"
+    assert running[running.index("--load-mode") + 1] == "mlock"
+    assert bed.deploy(host, llama_engine="llama.cpp-debian").totals["success"] == 0

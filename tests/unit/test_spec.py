@@ -30,6 +30,7 @@ def spec(kind: HostKind = SYSTEMD, **data: Any) -> ServerSpec:
         ({"llama_runtime": "compose"}, "runtime 'compose' is not built yet"),
         ({"llama_prefix": "/" + "long/" * 30}, "at most 80"),
         ({"llama_prefix": "/a\nb"}, "control characters"),
+        ({"llama_prefix": "/srv/50%"}, "must not hold a %"),
         ({"llama_settings": {"contxt": 1}}, "unknown key 'contxt'"),
         ({"llama_settings": {"flash_attention": "off"}}, "V cache type q4_1 needs flash attention"),
     ],

@@ -1,0 +1,76 @@
+"""What preflight sees in a host, as a pure function of what the host said."""
+
+from typing import Any
+
+import pytest
+
+from beeyard.catalog import load_catalog
+from beeyard.deploys.preflight import obstacles
+from beeyard.facts.host import HostProbe, Probe
+from beeyard.spec import HostKind, ServerSpec, resolve
+
+CATALOG = load_catalog()
+OUTPUT = """\
+uid=0
+systemd=yes
+apt=/usr/bin/apt-get
+python=/usr/bin/python3
+curl=/usr/bin/curl
+cpu_flags= fpu sse4_2 avx avx2
+memlock=8192
+prefix_parent=/opt
+prefix_writable=yes
+free_kib=104857600
+nvidia_smi=
+"""
+
+
+def probe(**changes: str) -> Probe:
+    lines = dict(line.split("=", 1) for line in OUTPUT.splitlines()) | changes
+    return HostProbe().process([f"{key}={value}" for key, value in lines.items()])
+
+
+def spec(**data: Any) -> ServerSpec:
+    return resolve({"llama_preset": "smol", **data}, CATALOG, HostKind(has_systemd=True, is_root=True))
+
+
+def found(a_probe: Probe, a_spec: ServerSpec | None = None, **more: Any) -> list[str]:
+    known = {"is_here": False, "serving_pid": 0, "missing_bytes": 0, **more}
+    return obstacles(a_spec or spec(), a_probe, **known)
+
+
+def test_a_good_host_has_none() -> None:
+    assert found(probe()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "complaint"),
+    [
+        ({"cpu_flags": " fpu sse4_2"}, {}, "its CPU lacks avx2, which llama.cpp b10068"),
+        ({"python": "", "apt": ""}, {}, "python3 is missing, and this user cannot install it"),
+        ({"curl": "", "uid": "1000"}, {}, "curl is missing, and this user cannot install it"),
+        ({"prefix_writable": ""}, {}, "/opt/beeyard cannot be written: /opt does not let this user"),
+        ({"free_kib": "1024"}, {"missing_bytes": 2**30}, "0.00 GiB free; the missing model files want 1.05 GiB"),
+        ({"listener_pid": "7", "listener": "nginx"}, {}, "port 8910 is in use by process 7 (nginx)"),
+        ({"listener_pid": "0", "listener": ""}, {}, "port 8910 is in use by another user's program"),
+        ({"listener_pid": "7", "listener": "nginx"}, {"serving_pid": 8}, "port 8910 is in use by process 7"),
+    ],
+)
+def test_each_obstacle_is_a_sentence_with_its_fix(
+    changes: dict[str, str], more: dict[str, Any], complaint: str
+) -> None:
+    (text,) = found(probe(**changes), **more)
+    assert complaint in text
+    assert "Fix: " in text
+
+
+def test_all_obstacles_are_told_at_once() -> None:
+    assert len(found(probe(cpu_flags="", prefix_writable="", listener_pid="7", listener="x"))) == 3
+
+
+def test_our_own_server_may_hold_the_port() -> None:
+    assert found(probe(listener_pid="8", listener="llama-server"), serving_pid=8) == []
+
+
+def test_a_cpu_without_avx2_may_take_debians_engine() -> None:
+    assert found(probe(cpu_flags=" fpu"), spec(llama_engine="llama.cpp-debian")) == []
