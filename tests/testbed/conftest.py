@@ -124,8 +124,10 @@ class Bed:
         """Leave nothing of ours on a host."""
         self.sh(
             host,
-            f"cd {PREFIX[host]} && [ -f bin/guard.py ] && python3 bin/guard.py stop {PREFIX[host]}; cd /; "
-            f"rm -rf {PREFIX[host]} '/srv/my bees'",
+            f"[ -f {PREFIX[host]}/bin/guard.py ] && python3 {PREFIX[host]}/bin/guard.py stop {PREFIX[host]}; "
+            # What an interrupted run may have left, whose files are gone.
+            "systemctl disable --now beeyard-llama-server 2>/dev/null; pkill -f '[s]upervisor.supervisord'; "
+            f"pkill llama-server; rm -rf {PREFIX[host]} /etc/systemd/system/beeyard-llama-server.service",
             check=False,
         )
 
