@@ -41,8 +41,11 @@ LONGEST_PREFIX = 80  # supervisor's socket lives below it, and a socket's path e
 def _no_control_characters(value: object) -> object:
     if isinstance(value, str) and re.search(r"[\x00-\x1f\x7f]", value):
         raise ValueError("must not hold control characters")
-    if isinstance(value, str) and "%" in value:
-        raise ValueError("must not hold a %, which supervisor expands. Fix: choose a path without one")
+    if isinstance(value, str) and re.search(r"""[%$'"\\;#]""", value):
+        raise ValueError(
+            "must not hold any of % $ ' \" \\ ; #, which systemd or supervisor would take for their own. "
+            "Fix: choose a path without them; spaces are fine"
+        )
     return value
 
 

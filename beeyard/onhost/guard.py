@@ -711,7 +711,8 @@ def _go_back(new: Server, old: Server | None, error: BaseException, started: flo
     with contextlib.suppress(GateFailed):
         new.keeper.stop()
     if old is None or old.id == new.id:
-        new.keeper.shut_down()
+        with contextlib.suppress(GateFailed):
+            new.keeper.shut_down()
         raise GateFailed(
             f"{new.title} did not pass the gate, and there is no previous server: it is stopped, and nothing "
             "serves here. Fix: what the lines above name, then deploy again"
