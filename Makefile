@@ -7,7 +7,9 @@ VARIANT ?=
 DATA ?=
 BIN := .venv/bin
 OVERRIDES := $(foreach item,$(DATA),--data '$(item)')
-PYINFRA = $(BIN)/pyinfra $(OVERRIDES) inventories/$(TARGET).py
+INVENTORY = $(or $(wildcard inventories/$(TARGET).py),$(error There is no inventories/$(TARGET).py. \
+	Fix: TARGET is one of $(notdir $(basename $(wildcard inventories/*.py)))))
+PYINFRA = $(BIN)/pyinfra $(OVERRIDES) $(INVENTORY)
 SH_FILES = $(shell git ls-files '*.sh' .ci/run)
 
 help:  ## Show this list
@@ -29,10 +31,10 @@ switch: run-env  ## Switch TARGET to VARIANT, under the gate
 	@$(PYINFRA) --data llama_variant=$(or $(VARIANT),$(error name a variant, as in VARIANT=baseline)) deploy.py -y
 
 verify: dev-env  ## Check that what runs on TARGET is what the spec says
-	@TARGET=$(TARGET) DATA='$(DATA)' $(BIN)/pytest tests/host
+	@TARGET=$(notdir $(basename $(INVENTORY))) DATA='$(DATA)' $(BIN)/pytest tests/host
 
 idempotent: run-env  ## Deploy TARGET again, and fail if that changes anything
-	@$(BIN)/python -m beeyard.idempotent $(OVERRIDES) inventories/$(TARGET).py
+	@$(BIN)/python -m beeyard.idempotent $(OVERRIDES) $(INVENTORY)
 
 render: run-env  ## Print the unit of PRESET and VARIANT, as in PRESET=tiny VARIANT=dflash
 	@$(BIN)/python -m beeyard.cli render $(or $(PRESET),$(error name a preset, as in PRESET=tiny)) $(or $(VARIANT),$(error name a variant, as in VARIANT=dflash))

@@ -11,7 +11,7 @@ die() {
 }
 
 wanted=requirements/$1.txt
-digest=$(cat requirements/dev.txt requirements/run.txt | cksum)
+digest=$(cat requirements/dev.txt requirements/run.txt requirements/bootstrap.sh | cksum)
 # dev.txt holds all of run.txt.
 for done in "$1" dev; do
     if [ "$(cat ".venv/.beeyard-$done" 2>/dev/null)" = "$digest" ]; then exit 0; fi
@@ -55,4 +55,11 @@ fi
 say "Installing $wanted"
 VIRTUAL_ENV=.venv "$uv" pip sync --quiet --require-hashes "$wanted" ||
     die "Installing $wanted failed. Fix: check that the package index can be reached, then run again"
+# The command that `make up` and the documents name.
+cat >.venv/bin/beeyard <<'SCRIPT'
+#!/bin/sh
+bin=$(cd "$(dirname "$0")" && pwd)
+PYTHONPATH=${bin%/.venv/bin} exec "$bin/python" -m beeyard.cli "$@"
+SCRIPT
+chmod +x .venv/bin/beeyard
 echo "$digest" >".venv/.beeyard-$1"
