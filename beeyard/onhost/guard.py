@@ -30,6 +30,7 @@ import time
 import urllib.error
 import urllib.request
 import xmlrpc.client
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -130,40 +131,40 @@ def _same(one: Path, other: Path) -> bool:
 # --- runtimes ---------------------------------------------------------------------------------------
 
 
-class Keeper:
+class Keeper(ABC):
     """What keeps a server running: install its definition, start, stop, and say which process it is."""
 
+    @abstractmethod
     def is_installed(self, server: Server) -> bool:
         """Whether the server's definition is in force, also for the next boot."""
-        raise NotImplementedError
 
+    @abstractmethod
     def install(self, server: Server) -> None:
         """Put the definition in force without starting it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self) -> None:
         """Start what is installed. Returns before it is ready."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop(self) -> None:
         """Stop it and return once its process is gone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def status(self) -> tuple[int, bool]:
         """Its process, or 0; and whether the last start of it failed."""
-        raise NotImplementedError
 
     def pid(self) -> int:
         """Its process, or 0."""
         return self.status()[0]
 
+    @abstractmethod
     def log_tail(self, since: float) -> list[str]:
         """The last lines of its log, no older than ``since`` (seconds since the epoch)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shut_down(self) -> None:
         """Stop for good."""
-        raise NotImplementedError
 
 
 class SystemdKeeper(Keeper):
