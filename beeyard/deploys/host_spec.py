@@ -1,5 +1,6 @@
 """The one place that reads host.data: from it and from what the host is, the host's plan."""
 
+import os
 import sys
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from pyinfra.connectors.local import LocalConnector
 from beeyard.catalog import CatalogError, load_catalog
 from beeyard.deploys.keys import given_key
 from beeyard.deploys.preflight import obstacles
+from beeyard.facts.connections import ConnectionProcess
 from beeyard.facts.host import HostProbe, Probe, SudoWorks
 from beeyard.facts.model_files import ModelFileStates
 from beeyard.facts.servers import ServerState
@@ -21,6 +23,8 @@ class Plan(NamedTuple):
     spec: ServerSpec
     probe: Probe
     is_here: bool
+    # A process on the host that lives as long as this deploy; 0 where there is none to be seen.
+    deploy_pid: int
 
     @property
     def guard(self) -> str:
@@ -74,7 +78,9 @@ def _plan() -> Plan:
     kind = HostKind(has_systemd=probe["has_systemd"], is_root=probe["is_root"])
     spec = resolve(host.data.dict(), load_catalog(), kind)
     given_key(spec)  # what is wrong with it is told now, not after a download
-    return Plan(spec, probe, is_here=isinstance(host.connector, LocalConnector))
+    is_here = isinstance(host.connector, LocalConnector)
+    deploy_pid = os.getpid() if is_here else host.get_fact(ConnectionProcess, _sudo=False)
+    return Plan(spec, probe, is_here, deploy_pid)
 
 
 def _serving_pid(plan: Plan) -> int:

@@ -8,7 +8,7 @@ from beeyard import onhost
 from beeyard.carried import supervisor
 from beeyard.catalog import WheelMember
 from beeyard.deploys.host_spec import Plan
-from beeyard.operations import file_set, libraries, packages, users
+from beeyard.operations import deploy_locks, file_set, libraries, packages, users
 from beeyard.operations.file_set import Directory, File, Link
 from beeyard.render import supervisord_conf
 
@@ -19,6 +19,10 @@ BASE_PACKAGES = ("python3", "curl", "ca-certificates")
 @deploy("Prepare the host")
 def prepare(plan: Plan) -> None:
     """Packages, the service's user, directories and tools."""
+    if plan.deploy_pid:
+        deploy_locks.held(
+            name="Wait for other deploys", directory=str(plan.spec.prefix / "run"), deploy_pid=plan.deploy_pid
+        )
     if plan.probe["is_root"] and plan.probe["has_apt"]:
         packages.installed(name="Install packages", packages=_packages(plan))
     if plan.probe["is_root"] and plan.spec.user is not None:

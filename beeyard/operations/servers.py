@@ -3,10 +3,11 @@
 from collections.abc import Callable, Generator, Sequence
 
 from pyinfra import host, logger, state
-from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
+from pyinfra.api import FunctionCommand, QuoteString, StringCommand, operation
 
 from beeyard.contract import parse_help, violations
 from beeyard.facts.servers import EngineHelp, ServerState
+from beeyard.operations.refusals import refusal
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
 
@@ -22,14 +23,14 @@ def accepted_by_engine(arguments: Sequence[str], engine: str) -> Commands:
     text = host.get_fact(EngineHelp, binary=arguments[0])
     if text is None:
         if state.is_executing:
-            yield _refusal(f"{arguments[0]} is not there, or prints no help. Fix: deploy again")
+            yield refusal(f"{arguments[0]} is not there, or prints no help. Fix: deploy again")
         return
     try:
         found = violations(arguments, parse_help(text), engine)
     except ValueError as error:
         found = [str(error)]
     if found:
-        yield _refusal(
+        yield refusal(
             f"{'; '.join(found)}. Nothing was stopped. Fix: change the preset's settings, or choose another "
             "engine with llama_engine"
         )
@@ -83,11 +84,3 @@ def summarised(prefix: str, guard: str, sentence: Callable[[dict[str, object]], 
     if state.is_executing:
         logger.info(sentence(host.get_fact(ServerState, guard=guard, prefix=prefix)))
     yield from ()
-
-
-def _refusal(message: str) -> FunctionCommand:
-    def refuse(state: State, host: Host) -> bool:
-        logger.error(f"{host.print_prefix}{message}")
-        return False
-
-    return FunctionCommand(refuse, (), {})

@@ -128,17 +128,29 @@ def test_a_host_with_a_wrong_wish_does_not_stop_the_others(bed: Bed, tmp_path: P
     assert "beeyard-light serves tiny" in run.stderr
 
 
-def test_two_deploys_at_the_same_moment_both_end_well(bed: Bed, served: list[str]) -> None:
-    commands = [bed.command("light", llama_variant=variant) for variant in ("baseline", "baseline")]
-    runs = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=PROJECT, env=bed.environment)
-        for command in commands
-    ]
+def test_two_first_deploys_at_the_same_moment_both_end_well(bed: Bed) -> None:
+    bed.wipe("light")
+    command = bed.command("light", llama_variant="baseline")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": PROJECT, "env": bed.environment}
+    runs = [subprocess.Popen(command, **pipes) for _ in range(2)]  # type: ignore[call-overload]
     ends = [(run.communicate(timeout=120), run.returncode) for run in runs]
     assert [code for _, code in ends] == [0, 0], ends
-    assert "draft-dflash" in served
-    assert "draft-dflash" not in bed.serving("light")
+    assert sum(b"another deploy of this host is under way" in said[1] for said, _ in ends) == 1
+    assert bed.serving("light") != []
     assert bed.deploy("light", llama_variant="baseline").totals["success"] == 0
+
+
+def test_a_killed_deploy_does_not_lock_the_host(bed: Bed) -> None:
+    bed.wipe("light")
+    run = subprocess.Popen(bed.command("light"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=bed.environment)
+    deadline = time.monotonic() + 30
+    while not bed.sh("light", "pgrep -f '[k]ill -0' || true"):
+        assert time.monotonic() < deadline, "the lock was never taken"
+        time.sleep(0.1)
+    run.kill()
+    run.communicate()
+    after = bed.deploy("light")
+    assert after.code == 0, after.output
 
 
 def test_a_user_who_may_not_sudo_is_told_so(bed: Bed) -> None:
