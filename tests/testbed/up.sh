@@ -273,7 +273,8 @@ network() {
 container() { # host, arguments of docker run
   local name="beeyard-$1" image="$IMAGES/$1" want have
   shift
-  want=$({ docker image inspect -f '{{.Id}}' "$image" && echo "$*"; } | hash_of)
+  # The key stands for the state directory: one that was made anew in the same place is not what is mounted.
+  want=$({ docker image inspect -f '{{.Id}}' "$image" && echo "$*" && cat "$STATE/id_ed25519.pub"; } | hash_of)
   have=$(docker container inspect -f "{{index .Config.Labels \"$LABEL\"}} {{.State.Running}}" "$name" 2>/dev/null || true)
   case "$have" in
     "$want true") return ;;
