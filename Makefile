@@ -59,7 +59,14 @@ test-offline: dev-env tiny  ## check, and the tests that need no hosts
 	@$(BIN)/pytest tests/unit tests/plan
 
 test-testbed: dev-env tiny  ## Tests on the test hosts, which are started and left running for the next time
-	@$(BIN)/pytest tests/testbed
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-pod test-others
+
+# Each has hosts of its own, so they may run beside each other.
+.PHONY: test-pod test-others
+test-pod:
+	@$(BIN)/pytest tests/testbed -k "pod"
+test-others:
+	@$(BIN)/pytest tests/testbed -k "not pod"
 
 testbed:  ## Start the test hosts: a Docker Engine, a systemd host, pods, a Hub
 	@tests/testbed/up.sh

@@ -1,5 +1,6 @@
 """Real deploys onto the test hosts: pyinfra as a user calls it, presets with faults of their own, nothing mocked."""
 
+import fcntl
 import hashlib
 import io
 import json
@@ -138,8 +139,11 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Bed:
     presets = tmp_path_factory.mktemp("presets")
     made = Bed(presets)
     made.up()
-    write_all(PROJECT / ".beeyard" / "tiny")
-    _fill_hub(STATE / "hub")
+    # Two processes of the Makefile share the Hub, each with hosts of its own.
+    with (STATE / "filling").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        write_all(PROJECT / ".beeyard" / "tiny")
+        _fill_hub(STATE / "hub")
     _write_presets(presets, STATE / "hub")
     return made
 
