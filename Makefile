@@ -6,7 +6,8 @@ TARGET ?= local
 VARIANT ?=
 DATA ?=
 BIN := .venv/bin
-OVERRIDES := $(foreach item,$(DATA),--data '$(item)')
+OVERRIDES := $(foreach item,$(DATA),$(if $(findstring =,$(item)),--data '$(item)',\
+	$(error DATA holds '$(item)', which sets nothing. Fix: write it as KEY=VALUE, as in DATA="llama_port=8911")))
 INVENTORY = $(or $(wildcard inventories/$(TARGET).py),$(error There is no inventories/$(TARGET).py. \
 	Fix: TARGET is one of $(notdir $(basename $(wildcard inventories/*.py)))))
 PYINFRA = $(BIN)/pyinfra $(OVERRIDES) $(INVENTORY)
@@ -30,7 +31,7 @@ deploy: run-env  ## Bring the hosts of TARGET to their spec
 switch: run-env  ## Switch TARGET to VARIANT, under the gate
 	@$(PYINFRA) --data llama_variant=$(or $(VARIANT),$(error name a variant, as in VARIANT=baseline)) deploy.py -y
 
-verify: dev-env  ## Check that what runs on TARGET is what the spec says
+verify: dev-env  ## Check that what runs on TARGET is what the spec says; kills it once (KILL=0: not)
 	@TARGET=$(notdir $(basename $(INVENTORY))) DATA='$(DATA)' $(BIN)/pytest tests/host
 
 idempotent: run-env  ## Deploy TARGET again, and fail if that changes anything

@@ -88,6 +88,12 @@ def _places(spec: ServerSpec, probe: Probe, missing_bytes: int) -> list[str]:
 
 
 def _port(spec: ServerSpec, probe: Probe, serving_pid: int) -> list[str]:
+    runs_as_root = probe["is_root"] and spec.user is None
+    if spec.port < probe["first_free_port"] and not runs_as_root:
+        return [
+            f"port {spec.port} is root's alone, and the server runs as {spec.user or 'this user'}. "
+            f"Fix: set llama_port to {probe['first_free_port']} or higher"
+        ]
     holder = probe["listener_pid"]
     # 0: root in a container may not look into other users' processes; then the guard looks closer.
     if holder is None or (serving_pid and holder in (0, serving_pid)):

@@ -20,6 +20,7 @@ echo "prefix_parent=$prefix"
 echo "prefix_writable=$([ -d "$prefix" ] && [ -w "$prefix" ] && echo yes)"
 echo "free_kib=$(free "$models")"
 echo "nvidia_smi=$(command -v nvidia-smi)"
+echo "first_free_port=$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start 2>/dev/null || echo 1024)"
 port=$(printf ':%04X' "$3")
 inode=$(awk -v port="$port" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }' \
     /proc/net/tcp /proc/net/tcp6 2>/dev/null)
@@ -45,6 +46,7 @@ class Probe(TypedDict):
     prefix_writable: bool
     free_bytes: int
     has_nvidia_smi: bool
+    first_free_port: int
     listener_pid: int | None
     listener: str
 
@@ -54,7 +56,8 @@ class HostProbe(FactBase[Probe]):
     Returns what decides whether and how a server can be put on the host.
 
     ``memlock_kib`` is the hard limit, None for unlimited; ``free_bytes`` is what is free where models go;
-    ``listener_pid`` holds the wanted port: None where nobody does, 0 where it cannot be seen who.
+    ``first_free_port`` is the lowest that a user who is not root may listen on; ``listener_pid`` holds the wanted
+    port: None where nobody does, 0 where it cannot be seen who.
     """
 
     def command(self, prefix: str, models_dir: str, port: int) -> StringCommand:
@@ -79,6 +82,7 @@ class HostProbe(FactBase[Probe]):
                 prefix_writable=found["prefix_writable"] == "yes",
                 free_bytes=int(found["free_kib"]) * 1024,
                 has_nvidia_smi=bool(found["nvidia_smi"]),
+                first_free_port=int(found["first_free_port"]),
                 listener_pid=int(found["listener_pid"]) if "listener_pid" in found else None,
                 listener=found.get("listener", "").strip(),
             )

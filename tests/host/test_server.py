@@ -28,12 +28,13 @@ def listener(server: Host, spec: ServerSpec) -> int:
     """The process that listens on the spec's port."""
     sockets = server.check_output("cat /proc/net/tcp /proc/net/tcp6 2>/dev/null || cat /proc/net/tcp")
     rows = [row.split() for row in sockets.splitlines()]
-    (found,) = {
+    found = {
         (cells[9], cells[7])
         for cells in rows
         if len(cells) > 9 and cells[3] == "0A" and cells[1].endswith(f":{spec.port:04X}")
     }
-    inode, uid = found
+    assert found, f"nothing listens on port {spec.port}: the server does not run. Fix: deploy, then verify again"
+    ((inode, uid),) = found
     handle = server.check_output("find /proc/[0-9]*/fd -lname 'socket:?%s?' 2>/dev/null | head -n 1 || true", inode)
     if handle:
         return int(handle.split("/")[2])

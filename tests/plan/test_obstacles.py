@@ -22,6 +22,7 @@ prefix_parent=/opt
 prefix_writable=yes
 free_kib=104857600
 nvidia_smi=
+first_free_port=1024
 """
 
 
@@ -74,3 +75,10 @@ def test_our_own_server_may_hold_the_port() -> None:
 
 def test_a_cpu_without_avx2_may_take_debians_engine() -> None:
     assert found(probe(cpu_flags=" fpu"), spec(llama_engine="llama.cpp-debian")) == []
+
+
+def test_a_port_of_roots_is_refused_where_the_server_is_not_root() -> None:
+    (text,) = found(probe(), spec(llama_port=80))
+    assert "port 80 is root's alone, and the server runs as beeyard. Fix: set llama_port to 1024 or higher" in text
+    assert found(probe(first_free_port="0"), spec(llama_port=80)) == []
+    assert found(probe(), spec(llama_port=80, llama_user="self")) == []
