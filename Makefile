@@ -1,6 +1,6 @@
 # make deploy TARGET=homelab   deploys inventories/homelab.py; DATA="llama_port=8911 …" overrides host data
 .DEFAULT_GOAL := help
-.PHONY: help up down plan deploy verify switch idempotent render presets tiny check test test-offline test-testbed \
+.PHONY: help up down plan deploy verify switch idempotent render unit image images lock-images image-test presets tiny check test test-offline test-testbed \
 	testbed testbed-down lock-python
 TARGET ?= local
 VARIANT ?=
@@ -12,6 +12,7 @@ INVENTORY = $(or $(wildcard inventories/$(TARGET).py),$(error There is no invent
 	Fix: TARGET is one of $(notdir $(basename $(wildcard inventories/*.py)))))
 PYINFRA = $(BIN)/pyinfra $(OVERRIDES) $(INVENTORY)
 SH_FILES = $(shell git ls-files '*.sh' .ci/run)
+DOCKERFILES = $(shell git ls-files '*Dockerfile*' | grep -v dockerignore)
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -37,8 +38,20 @@ verify: dev-env  ## Check that what runs on TARGET is what the spec says; kills 
 idempotent: run-env  ## Deploy TARGET again, and fail if that changes anything
 	@$(BIN)/python -m beeyard.idempotent $(OVERRIDES) $(INVENTORY)
 
-render: run-env  ## Print the unit of PRESET and VARIANT, as in PRESET=tiny VARIANT=dflash
-	@$(BIN)/python -m beeyard.cli render $(or $(PRESET),$(error name a preset, as in PRESET=tiny)) $(or $(VARIANT),$(error name a variant, as in VARIANT=dflash))
+render: run-env  ## Write compose.yaml and docker-bake.hcl anew, after a change of presets/ or templates/
+	@$(BIN)/python -m beeyard.cli render
+
+unit: run-env  ## Print the unit of PRESET and VARIANT, as in PRESET=tiny VARIANT=dflash
+	@$(BIN)/python -m beeyard.cli unit $(or $(PRESET),$(error name a preset, as in PRESET=tiny)) $(or $(VARIANT),$(error name a variant, as in VARIANT=dflash))
+
+image: run-env  ## Build the image for this machine's card; or CARD=rtx-4090, or IMAGE=cpu; ENGINE= JOBS= SOURCE=
+	@$(BIN)/python -m beeyard.cli image $(IMAGE) $(if $(ENGINE),--engine $(ENGINE)) $(if $(CARD),--card $(CARD)) $(if $(CUDA_ARCHITECTURES),--architectures '$(CUDA_ARCHITECTURES)') $(if $(JOBS),--jobs $(JOBS)) $(if $(SOURCE),--source '$(SOURCE)')
+
+images: run-env  ## Build every image: cuda12, cuda13, cpu
+	@$(BIN)/python -m beeyard.cli image --all $(if $(ENGINE),--engine $(ENGINE)) $(if $(JOBS),--jobs $(JOBS))
+
+lock-images: run-env  ## Ask the registries for the digests of the images' bases, and lock them
+	@$(BIN)/python -m beeyard.cli lock-images
 
 presets: run-env  ## List presets, variants, engines
 	@$(BIN)/python -m beeyard.cli presets
@@ -49,7 +62,11 @@ tiny: run-env  ## Generate the tiny models, for tests and trials
 check: dev-env  ## Lint, types, templates
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 	$(BIN)/yamllint --strict . && $(BIN)/shellcheck --external-sources $(SH_FILES)
-	$(BIN)/hadolint $(shell git ls-files '*Dockerfile*' | xargs)
+	$(BIN)/hadolint $(DOCKERFILES)
+	@tests/image/check.sh $(DOCKERFILES)
+	$(BIN)/docker-compose --profile '*' config --quiet
+	$(BIN)/docker-compose --file compose.yaml --file compose.cdi.yaml --profile '*' config --quiet
+	HF_TOKEN=x $(BIN)/docker-compose --file compose.yaml --file compose.token.yaml --profile '*' config --quiet
 
 test: dev-env  ## Everything: check, unit and plan tests, real servers on real test hosts (needs root)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-offline testbed

@@ -17,6 +17,9 @@ T = TypeVar("T")
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 CommitSha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 DialectName = Literal["guide", "bee4", "llama.cpp"]
+ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][\w./-]*(:\d+)?[\w./-]*:[\w.-]+$")]
+ImageDigest = Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64}|local)$")]
+ImageReference = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][\w./:-]*@sha256:[0-9a-f]{64}$")]
 LoadMode = Literal["mmap", "none", "mlock", "mmap+mlock"]
 OnOffAuto = Literal["on", "off", "auto"]
 NgramType = Literal["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"]
@@ -135,6 +138,32 @@ class Engine(Strict):
     cpu_flags: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     artefact: Artefact
+
+
+# --- images ----------------------------------------------------------------------------------------
+
+
+class ImageVariant(Strict):
+    """A build of Dockerfile.cuda: for a CUDA version and the architectures it holds code for, or for the CPU."""
+
+    cuda: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$")] | None = None
+    build_base: ImageName
+    server_base: ImageName
+    architectures: tuple[Annotated[str, StringConstraints(pattern=r"^\d{2,3}$")], ...] = ()
+
+    @property
+    def accelerator(self) -> Literal["cuda", "cpu"]:
+        """What it computes with."""
+        return "cpu" if self.cuda is None else "cuda"
+
+
+class Repository(Strict):
+    """An apt repository of somebody else's. ``{distribution}``, ``{codename}`` and ``{keyring}`` are filled in."""
+
+    key_url: Annotated[str, StringConstraints(pattern=r"^https?://")]
+    fingerprint: Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{40}$")]
+    line: str
+    packages: tuple[str, ...]
 
 
 # --- GPUs ------------------------------------------------------------------------------------------
@@ -291,6 +320,10 @@ class Lock(Strict):
 
     models: dict[str, FileLock] = {}
     engines: dict[str, EngineLock] = {}
+    # Bases of images by name: a digest, or `local` for one of your own that is on the engine already.
+    bases: dict[str, ImageDigest] = {}
+    # Images of engines that a registry has, ENGINE-VARIANT: what to pull.
+    images: dict[str, ImageReference] = {}
 
 
 class Catalog(Strict):
@@ -299,6 +332,8 @@ class Catalog(Strict):
     engines: dict[str, Engine]
     models: dict[str, Model]
     gpus: dict[str, Gpu]
+    images: dict[str, ImageVariant]
+    repositories: dict[str, Repository]
     servers: dict[str, Server]
     lock: Lock
 

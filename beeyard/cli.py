@@ -11,11 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from beeyard import hub
-from beeyard.catalog import PROJECT, CatalogError, HubFile, LocalFile, load_catalog
+from beeyard import hub, image_build
+from beeyard.catalog import PRESETS, PROJECT, CatalogError, HubFile, LocalFile, load_catalog, pick
 from beeyard.dialects import argv
-from beeyard.lockfile import add_model, local_lock
-from beeyard.render import define
+from beeyard.images import architecture
+from beeyard.lockfile import add_base, add_model, local_lock
+from beeyard.render import CLONE_PRESET, clone_compose, define, rendered_files
 from beeyard.spec import HostKind, Runtime, ServerSpec, resolve
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
@@ -41,14 +42,75 @@ def show_argv(
 
 
 @app.command()
-def render(
+def render() -> None:
+    """Write compose.yaml and docker-bake.hcl anew from the presets and templates."""
+    catalog = load_catalog([PRESETS])
+    for name, text in rendered_files(catalog).items():
+        changed = (PROJECT / name).read_text() != text if (PROJECT / name).exists() else True
+        (PROJECT / name).write_text(text)
+        typer.echo(f"{name} {'written' if changed else 'is as it should be'}")
+
+
+@app.command("compose")
+def show_compose(server: Preset) -> None:
+    """Print the compose.yaml that would serve another preset from a clone."""
+    typer.echo(clone_compose(load_catalog(), server), nl=False)
+
+
+@app.command()
+def image(
+    variant: Annotated[
+        str | None,
+        typer.Argument(metavar="[VARIANT]", help="One of presets/images.yaml; else by this machine's cards."),
+    ] = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="One that has a commit; else the usual one.")] = None,
+    card: Annotated[
+        str | None, typer.Option("--card", help="A card of presets/gpus.yaml, instead of those here.")
+    ] = None,
+    architectures: Annotated[str, typer.Option("--architectures", help="Instead of a card's, as 86;89.")] = "",
+    jobs: Annotated[str, typer.Option("--jobs", help="Compilers at a time; auto: by cores and memory.")] = "auto",
+    source: Annotated[Path | None, typer.Option("--source", help="A checkout, instead of the commit.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every variant.")] = False,
+) -> None:
+    """Build the image of an engine on this machine."""
+    catalog = load_catalog()
+    engine = engine or catalog.servers[CLONE_PRESET].engine
+    if every:
+        tags = image_build.build_all(catalog, engine, jobs)
+    else:
+        named = [architecture(pick(catalog.gpus, card, "card").compute_capability)] if card else []
+        wanted = [name for name in architectures.split(";") if name] or named
+        tags = [image_build.build(catalog, engine, variant, wanted, jobs, source)]
+    for tag in tags:
+        typer.echo(image_build.inspect(tag))
+
+
+@app.command("lock-images")
+def lock_images(
+    file: Annotated[Path, typer.Option("--file", help="The lock to write.")] = PROJECT / "presets" / "lock.yaml",
+) -> None:
+    """Ask the registries for the digests of the images' bases, and write them into the lock."""
+    catalog = load_catalog()
+    names = {base for variant in catalog.images.values() for base in (variant.build_base, variant.server_base)}
+    for name in sorted(names):
+        if catalog.lock.bases.get(name) == "local":
+            typer.echo(f"{name} is one of your own: left as it is")
+            continue
+        digest = image_build.digest_of(name)
+        add_base(file, name, digest)
+        typer.echo(f"locked {name}: {digest}")
+    typer.echo(f"Now run `make render`, look at {file.name}, compose.yaml and docker-bake.hcl, and commit them.")
+
+
+@app.command()
+def unit(
     server: Preset,
     variant: VariantName,
     engine: EngineName = None,
     prefix: Prefix = "/opt/beeyard",
-    runtime: Annotated[str, typer.Option("--runtime", help="systemd or supervisor.")] = "systemd",
+    runtime: Annotated[str, typer.Option("--runtime", help="systemd, supervisor or compose.")] = "systemd",
 ) -> None:
-    """Print the unit or program that a host would get."""
+    """Print the unit, program or compose file that a host would get."""
     typer.echo(define(_spec(server, variant, engine, prefix, runtime)).definition, nl=False)
 
 

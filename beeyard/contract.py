@@ -1,6 +1,7 @@
 """The flag contract: what a llama-server's own --help offers, against the arguments it is to be given. Pure."""
 
 import difflib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -70,13 +71,37 @@ def load_table(name: str) -> FlagTable:
 
     :raises FileNotFoundError: there is no such table under beeyard/flags/.
     """
-    rows: dict[str, bool | list[str]] = yaml.safe_load((FLAGS / f"{name}.yaml").read_text())
+    return _table(yaml.safe_load((FLAGS / f"{name}.yaml").read_text()))
+
+
+def _table(rows: Mapping[str, bool | Sequence[str]]) -> FlagTable:
     table: dict[str, Flag] = {}
     for spelled, value in rows.items():
         spellings = spelled.split(" ")
-        choices = tuple(value) if isinstance(value, list) else ()
+        choices = () if isinstance(value, bool) else tuple(value)
         table.update(dict.fromkeys(spellings, Flag(spellings[0], value is not False, choices)))
     return table
+
+
+def to_label(table: FlagTable) -> str:
+    """A table as one line of JSON, for an image's label."""
+    spelled: dict[Flag, list[str]] = {}
+    for spelling, flag in table.items():
+        spelled.setdefault(flag, []).append(spelling)
+    rows = {" ".join(spellings): flag.choices or flag.takes_value for flag, spellings in spelled.items()}
+    return json.dumps(rows, separators=(",", ":"))
+
+
+def from_label(text: str) -> FlagTable:
+    """
+    The table that :func:`to_label` wrote.
+
+    :raises ValueError: it did not write this.
+    """
+    rows = json.loads(text)
+    if not isinstance(rows, dict):
+        raise ValueError(f"not a table of flags: {text[:40]!r}")
+    return _table(rows)
 
 
 def violations(arguments: Sequence[str], table: FlagTable, engine: str) -> list[str]:

@@ -23,7 +23,7 @@ def argv(spec: ServerSpec, table: FlagTable | None = None) -> Words:
         str(spec.binary),
         *("-m", str(spec.path_of(spec.model))),
         *speculation,
-        *("--host", spec.bind),
+        *("--host", spec.listens_on),
         *("--port", str(spec.port)),
         *("-np", str(settings.slots)),
         *_when(settings.kv_unified, "--kv-unified"),
@@ -47,7 +47,7 @@ def argv(spec: ServerSpec, table: FlagTable | None = None) -> Words:
         *("--top-p", _number(sampling.top_p)),
         *("--min-p", _number(sampling.min_p)),
         # Last: the one argument that the guide has not.
-        *("--api-key-file", str(spec.api_key_file)),
+        *("--api-key-file", str(spec.served_key_file)),
     ]
 
 

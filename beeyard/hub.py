@@ -17,6 +17,11 @@ def file_url(source: HubFile, revision: str) -> str:
     return f"{endpoint()}/{source.repository}/resolve/{revision}/{source.file}"
 
 
+def public_url(source: HubFile, revision: str) -> str:
+    """The same of the public Hub, whatever HF_ENDPOINT says: a file that is committed must not depend on it."""
+    return f"{ENDPOINT}/{source.repository}/resolve/{revision}/{source.file}"
+
+
 def token() -> str | None:
     """
     The token of HF_TOKEN, if it is set.

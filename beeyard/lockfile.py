@@ -24,15 +24,29 @@ def local_lock(file: Path) -> FileLock:
 
 def add_model(lock: Path, name: str, entry: FileLock) -> None:
     """Add or replace one model's entry; comments and all other lines stay."""
-    text = lock.read_text() if lock.exists() else "models:\n"
     fields = entry.model_dump(exclude_none=True)
     block = "".join([f"  {name}:\n", *(f"    {key}: {value}\n" for key, value in fields.items())])
-    old = re.compile(rf"^  {re.escape(name)}:\n(?:    .*\n)*", re.MULTILINE)
-    head, found, models = text.partition("models:\n")
-    if not found:
-        head, models = f"{text.rstrip()}\n", ""
-    models = old.sub(lambda _: block, models) if old.search(models) else models.rstrip("\n") + "\n" + block
-    fresh = f"{head}models:\n{models.lstrip(chr(10))}"
+    _put(lock, "models", re.compile(rf"^  {re.escape(name)}:\n(?:    .*\n)*", re.MULTILINE), block)
+
+
+def add_base(lock: Path, name: str, digest: str) -> None:
+    """Add or replace the digest of an image's base; comments and all other lines stay."""
+    _put(lock, "bases", re.compile(rf'^  "{re.escape(name)}": .*\n', re.MULTILINE), f'  "{name}": {digest}\n')
+
+
+def _put(lock: Path, table: str, old: re.Pattern[str], block: str) -> None:
+    text = lock.read_text() if lock.exists() else ""
+    heading = re.search(rf"^{table}:\n", text, re.MULTILINE)
+    if heading is None:
+        text = f"{text.rstrip()}\n{table}:\n".lstrip("\n")
+        heading = re.search(rf"^{table}:\n", text, re.MULTILINE)
+    assert heading is not None  # noqa: S101 -- just written
+    head, rest = text[: heading.end()], text[heading.end() :]
+    body = re.match(r"(?:[ #].*\n|\n)*", rest)
+    assert body is not None  # noqa: S101 -- it matches nothing, too
+    entries, tail = body[0], rest[body.end() :]
+    entries = old.sub(lambda _: block, entries) if old.search(entries) else entries.rstrip("\n") + "\n" + block
+    fresh = f"{head}{entries.lstrip(chr(10))}{tail}"
     yaml.safe_load(fresh)
     beside = lock.with_name(f".{lock.name}.new")
     beside.write_text(fresh)

@@ -3,16 +3,21 @@
 import hashlib
 import json
 import shlex
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from beeyard.catalog import PROJECT
+from beeyard import hub, images
+from beeyard.catalog import PROJECT, Catalog, CatalogError, HubFile, UrlFile, pick
 from beeyard.dialects import argv
-from beeyard.spec import ServerSpec
+from beeyard.spec import HostKind, ServerSpec, resolve
 
 TEMPLATES = PROJECT / "templates"
+# The preset that `docker compose up` serves from a clone.
+CLONE_PRESET = "gemma-4-31b"
+CONTAINER = "llama-server"
 MIB = 2**20
 
 
@@ -66,7 +71,7 @@ def _systemd_unit(spec: ServerSpec) -> str:
         load_timeout_s=spec.settings.load_timeout_s,
         user=spec.user,
         memlock=spec.memlock,
-        waits_for_gpu=_wants_gpu(spec),
+        waits_for_gpu=spec.wants_gpu,
     )
 
 
@@ -80,7 +85,163 @@ def _supervisor_program(spec: ServerSpec) -> str:
     )
 
 
-_RUNTIMES = {"systemd": _systemd_unit, "supervisor": _supervisor_program}
+def _compose_file(spec: ServerSpec) -> str:
+    assert spec.image is not None, "resolve() gives runtime compose its image"  # noqa: S101
+    return _render(
+        "compose.yaml.j2",
+        title=title(spec),
+        change="change presets/ or the inventory, not this file.",
+        clone=None,
+        container=CONTAINER,
+        gpu=spec.gpu_access,
+        memlock=-1 if spec.memlock == "infinity" else spec.memlock,
+        key_file=compose_quoted(str(spec.api_key_file)),
+        image=spec.image.reference,
+        port=compose_quoted(f"{_bracketed(spec.bind)}:{spec.port}:{spec.port}"),
+        models=compose_quoted(f"{spec.models_dir}:{spec.models_dir}:ro"),
+        load_timeout_s=spec.settings.load_timeout_s,
+        services=[{"name": CONTAINER, "command": _command_lines(argv(spec)[1:])}],
+    )
+
+
+_RUNTIMES = {"systemd": _systemd_unit, "supervisor": _supervisor_program, "compose": _compose_file}
+
+
+def compose_quoted(word: str) -> str:
+    """Quote a word for a compose file: a YAML string in which $ stands for itself."""
+    return json.dumps(word.replace("$", "$$"), ensure_ascii=False)
+
+
+def clone_compose(catalog: Catalog, preset: str) -> str:
+    """
+    The compose.yaml of a clone: a preset's baseline and dflash, which people start with `docker compose up`.
+
+    :raises CatalogError: the preset has no such variants, or they have different engines.
+    """
+    specs = {name: _clone_spec(catalog, preset, name) for name in ("baseline", "dflash")}
+    first, second = specs.values()
+    if first.engine_name != second.engine_name:
+        raise CatalogError(f"the variants of {preset} have different engines. Fix: name another preset")
+    assert first.image is not None  # noqa: S101
+    variant = catalog.images[first.image.variant]
+    arguments = {
+        "BUILD_BASE": images.locked_base(catalog, variant.build_base),
+        "SERVER_BASE": images.locked_base(catalog, variant.server_base),
+        "ACCELERATOR": variant.accelerator,
+        "ENGINE_NAME": first.engine_name,
+        "ENGINE_DIALECT": first.engine.dialect,
+        "ENGINE_REPOSITORY": first.engine.repository,
+        "ENGINE_COMMIT": first.engine.commit or "",
+    }
+    build = {name: compose_quoted(value) for name, value in arguments.items()}
+    if variant.cuda:
+        # Code for every card that the project names; the deploy's runtime compose takes the host's card alone.
+        named = ";".join(images.named_architectures(variant.cuda, catalog))
+        build["CUDA_ARCHITECTURES"] = f'"${{CUDA_ARCHITECTURES:-{named}}}"'
+    build["JOBS"] = '"${JOBS:-auto}"'
+    return _render(
+        "compose.yaml.j2",
+        title=f"{preset} on {first.engine.title}",
+        change="change presets/ or templates/, then run `make render`.",
+        clone={
+            "server_base": arguments["SERVER_BASE"],
+            "arguments": build,
+            "fetch": _fetch_lines(specs.values()),
+            "models_written": '"${MODEL_DIR:-./models}:/models"',
+        },
+        container=None,
+        gpu=first.gpu_access,
+        memlock='"${MEMLOCK:--1}"',
+        key_file=None,
+        image=f'"${{IMAGE:-{images.REPOSITORY}:{first.engine_name}}}"',
+        port=f'"${{BIND_HOST:-127.0.0.1}}:${{PORT:-{first.port}}}:{first.port}"',
+        models='"${MODEL_DIR:-./models}:/models:ro"',
+        load_timeout_s=first.settings.load_timeout_s,
+        services=[
+            {"name": name, "command": _command_lines(argv(spec)[1:], {"--ctx-size": "CTX_SIZE"})}
+            for name, spec in specs.items()
+        ],
+    )
+
+
+def bake_file(catalog: Catalog) -> str:
+    """docker-bake.hcl: a target for every engine that has a commit, in every variant of the image."""
+    found = images.builds(catalog)
+    default = catalog.servers[CLONE_PRESET].engine
+    return _render(
+        "docker-bake.hcl.j2",
+        default=default,
+        variants={
+            name: next(build.target for build in found if (build.engine_name, build.variant_name) == (default, name))
+            for name in catalog.images
+        },
+        builds=[
+            {
+                "target": build.target,
+                "tag": build.tag,
+                "arguments": {
+                    name: json.dumps(value)
+                    for name, value in build.arguments(build.variant.architectures).items()
+                },
+            }
+            for build in found
+        ],
+    )  # fmt: skip
+
+
+def rendered_files(catalog: Catalog) -> dict[str, str]:
+    """The files at the project's top that are written from presets and templates, by name."""
+    return {"compose.yaml": clone_compose(catalog, CLONE_PRESET), "docker-bake.hcl": bake_file(catalog)}
+
+
+def _clone_spec(catalog: Catalog, preset: str, variant: str) -> ServerSpec:
+    server = pick(catalog.servers, preset, "preset")
+    engine = pick(catalog.engines, server.engine, "engine")
+    cards = () if engine.accelerator == "cpu" else next(iter(catalog.images.values())).architectures
+    data = {
+        "llama_preset": preset,
+        "llama_variant": variant,
+        "llama_runtime": "compose",
+        "llama_models_dir": "/models",
+        "llama_image_from": "carry",
+        "llama_image_variant": images.variant_for(cards, catalog.images, catalog.gpus),
+    }
+    return resolve(data, catalog, HostKind(has_systemd=True, is_root=True))
+
+
+def _command_lines(words: list[str], variables: Mapping[str, str] | None = None) -> list[str]:
+    """A flow sequence, an option and its value a line; a value that a variable may replace has its name."""
+    lines: list[list[str]] = []
+    for word in words:
+        if lines and len(lines[-1]) == 1 and not word.startswith("-"):
+            variable = (variables or {}).get(words[words.index(word) - 1])
+            lines[-1].append(f'"${{{variable}:-{word}}}"' if variable else compose_quoted(word))
+        else:
+            lines.append([compose_quoted(word)])
+    return [", ".join(line) + "," for line in lines]
+
+
+def _fetch_lines(specs: Iterable[ServerSpec]) -> list[str]:
+    """Address, place, size and sha256 of each model file that comes from the network, a file a line."""
+    files = {file.name: (spec, file) for spec in specs for file in spec.model_files}
+    lines = []
+    for spec, file in files.values():
+        match file.source:
+            case HubFile() as source:
+                revision = file.lock.revision if file.lock else None
+                url = hub.public_url(source, revision or source.revision)
+            case UrlFile(url=url):
+                pass
+            case _:  # its folder holds it already
+                continue
+        place = str(spec.path_of(file).relative_to(spec.models_dir))
+        pinned = (str(file.lock.size), file.lock.sha256) if file.lock else ("0", "unlocked")
+        lines.append(", ".join(compose_quoted(word) for word in (url, place, *pinned)) + ",")
+    return lines
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 def _server_facts(spec: ServerSpec) -> dict[str, Any]:
@@ -91,6 +252,7 @@ def _server_facts(spec: ServerSpec) -> dict[str, Any]:
         "engine": spec.engine_name,
         "runtime": spec.runtime,
         "argv": argv(spec),
+        "image": spec.image.reference if spec.image else None,
         "url": spec.url,
         "port": spec.port,
         "api_key_file": str(spec.api_key_file),
@@ -102,13 +264,9 @@ def _server_facts(spec: ServerSpec) -> dict[str, Any]:
     }
 
 
-def _wants_gpu(spec: ServerSpec) -> bool:
-    return spec.engine.accelerator == "cuda" and spec.settings.gpu_layers != 0
-
-
 def _min_vram_mib(spec: ServerSpec) -> int:
     """Half the model's size: less means that its layers did not go to the card."""
-    if not _wants_gpu(spec) or spec.model.lock is None:
+    if not spec.wants_gpu or spec.model.lock is None:
         return 0
     return spec.model.lock.size // 2 // MIB
 

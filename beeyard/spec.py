@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, field_validator
 
+from beeyard import images
 from beeyard.catalog import (
     PROJECT,
     Catalog,
@@ -18,6 +19,7 @@ from beeyard.catalog import (
     EngineLock,
     FileLock,
     Gate,
+    ImageReference,
     Mtp,
     Server,
     Settings,
@@ -31,7 +33,11 @@ from beeyard.catalog import (
 # Ours among the keys of host.data, as ssh_ marks the SSH connector's. A typo after it is an error.
 PREFIX = "llama_"
 
-Runtime = Literal["systemd", "supervisor"]
+Runtime = Literal["systemd", "supervisor", "compose"]
+ImageSource = Literal["pull", "build", "carry"]
+DockerSource = Literal["present", "distribution", "docker.com"]
+ToolkitSource = Literal["present", "install"]
+GpuAccess = Literal["none", "reservation", "cdi"]
 # A name of ours that becomes part of a path.
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$")]
 SERVICE_USER = "beeyard"
@@ -59,6 +65,14 @@ class HostSettings(Strict):
     variant: str | None = None
     engine: str | None = None
     runtime: Literal["auto", "systemd", "supervisor", "compose"] = "auto"
+    # For runtime compose. Where the Docker Engine comes from if it is missing, and what gives it the card.
+    docker: DockerSource = "present"
+    nvidia_toolkit: ToolkitSource = "present"
+    gpu_access: Literal["auto", "reservation", "cdi"] = "auto"
+    # Where the engine's image comes from: a registry, a build on the host, or this machine's Docker Engine.
+    image_from: Literal["auto", "pull", "build", "carry"] = "auto"
+    image_variant: str | None = None
+    image: ImageReference | None = None
     bind: str = "127.0.0.1"
     port: int = Field(default=8910, ge=1, le=65535)
     prefix: HostPath = PurePosixPath("/opt/beeyard")
@@ -93,6 +107,19 @@ class HostKind(Strict):
 
     has_systemd: bool
     is_root: bool
+    # Its cards' compute capabilities, as nvidia-smi says them.
+    compute_capabilities: tuple[str, ...] = ()
+    # Whether its Docker Engine finds a CDI description of the cards.
+    has_cdi: bool = False
+
+
+class Image(Strict):
+    """The image that runtime compose runs."""
+
+    variant: str
+    source: ImageSource
+    # What the host's Docker Engine calls it. Never a name whose content may change.
+    reference: str
 
 
 class ModelFile(Strict):
@@ -128,6 +155,10 @@ class ServerSpec(Strict):
     models_dir: PurePosixPath
     user: str | None
     memlock: Literal["infinity"] | int
+    image: Image | None
+    docker: DockerSource
+    nvidia_toolkit: ToolkitSource
+    gpu_access: GpuAccess
     settings: Settings
     decoding: Decoding
     gate: Gate
@@ -138,6 +169,13 @@ class ServerSpec(Strict):
     def model_files(self) -> list[ModelFile]:
         """What must be on the host before the server can start."""
         return [self.model] if self.draft is None else [self.model, self.draft]
+
+    def carrying(self, image_id: str) -> "ServerSpec":
+        """The same with the image of an ID that the machine that deploys has, under a name made from that ID."""
+        assert self.image is not None, "only runtime compose carries an image"  # noqa: S101
+        digits = image_id.removeprefix("sha256:")[:12]
+        name = f"{images.tag(self.engine_name, self.image.variant)}-{digits}"
+        return self.model_copy(update={"image": self.image.model_copy(update={"reference": name})})
 
     def path_of(self, file: ModelFile) -> PurePosixPath:
         """Where a model file lies on the host; the digest lets two files of one name live side by side."""
@@ -152,7 +190,24 @@ class ServerSpec(Strict):
     @property
     def binary(self) -> PurePosixPath:
         """The llama-server that runs. An absolute path in the preset (Debian's package) stands for itself."""
+        if self.image is not None:
+            return PurePosixPath(images.BINARY)
         return self.engine_dir / self.engine.artefact.binary
+
+    @property
+    def listens_on(self) -> str:
+        """The address that the server itself binds: in a container all of its own, which `bind` publishes."""
+        return self.bind if self.image is None else "0.0.0.0"  # noqa: S104
+
+    @property
+    def served_key_file(self) -> PurePosixPath:
+        """The API key's file as the server sees it."""
+        return self.api_key_file if self.image is None else PurePosixPath("/run/secrets/api-key")
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether layers are to be on a card."""
+        return self.engine.accelerator == "cuda" and self.settings.gpu_layers != 0
 
     @property
     def api_key_file(self) -> PurePosixPath:
@@ -186,6 +241,8 @@ class ServerSpec(Strict):
             for file in self.model_files
             if file.lock is None
         ]
+        if self.image is not None:
+            return found
         kind = self.engine.artefact.kind
         incomplete = self.engine_lock is None or (kind == "release" and self.engine_lock.url is None)
         if kind != "debian" and incomplete:
@@ -208,22 +265,30 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
     variant_name = host.variant or server.default_variant
     variant = pick(server.variants, variant_name, f"variant of {host.preset}")
     engine_name = host.engine or variant.engine or server.engine
+    engine = pick(catalog.engines, engine_name, "engine")
+    runtime = _runtime(host, kind)
+    settings = _settings(host, server, variant)
+    wants_gpu = engine.accelerator == "cuda" and settings.gpu_layers != 0
     model_name = variant.decoding.model if isinstance(variant.decoding, Mtp) else server.model
     draft_name = variant.decoding.draft_model if isinstance(variant.decoding, DFlash) else None
     return ServerSpec(
         preset=host.preset,
         variant=variant_name,
         engine_name=engine_name,
-        engine=pick(catalog.engines, engine_name, "engine"),
+        engine=engine,
         engine_lock=catalog.lock.engines.get(engine_name),
-        runtime=_runtime(host, kind),
+        runtime=runtime,
         bind=host.bind,
         port=host.port,
         prefix=host.prefix,
         models_dir=PurePosixPath(PROJECT) / host.models_dir if host.models_dir else host.prefix / "models",
-        user=_user(host, kind),
+        user=str(images.USER_ID) if runtime == "compose" else _user(host, kind),
         memlock=host.memlock,
-        settings=_settings(host, server, variant),
+        image=_image(host, catalog, kind, engine_name, wants_gpu) if runtime == "compose" else None,
+        docker=host.docker,
+        nvidia_toolkit=host.nvidia_toolkit,
+        gpu_access=_gpu_access(host, kind) if runtime == "compose" and wants_gpu else "none",
+        settings=settings,
         decoding=variant.decoding,
         gate=server.gate,
         model=_model_file(catalog, model_name),
@@ -241,9 +306,10 @@ def host_settings(host_data: Mapping[str, Any]) -> HostSettings:
 
 
 def _runtime(host: HostSettings, kind: HostKind) -> Runtime:
-    if host.runtime == "compose":
+    if host.runtime == "compose" and not kind.is_root:
         raise CatalogError(
-            "runtime 'compose' is not built yet. Fix: use llama_runtime systemd or supervisor, or leave it out"
+            "runtime 'compose' is asked for, but this user is not root, who alone can give the key to the "
+            "container's user. Fix: add _sudo: true to the host's data, or run compose.yaml of a clone there"
         )
     if host.runtime == "systemd" and not kind.has_systemd:
         raise CatalogError(
@@ -258,6 +324,37 @@ def _runtime(host: HostSettings, kind: HostKind) -> Runtime:
     if host.runtime == "auto":
         return "systemd" if kind.has_systemd and kind.is_root else "supervisor"
     return host.runtime
+
+
+def _image(host: HostSettings, catalog: Catalog, kind: HostKind, engine_name: str, wants_gpu: bool) -> Image:
+    cards = [images.architecture(capability) for capability in kind.compute_capabilities] if wants_gpu else []
+    if wants_gpu and not cards and host.image_variant is None:
+        raise CatalogError(
+            "runtime 'compose' chooses its image by the card, and nvidia-smi names none here. "
+            "Fix: install the NVIDIA driver, or set llama_image_variant"
+        )
+    variant = host.image_variant or images.variant_for(cards, catalog.images, catalog.gpus)
+    pick(catalog.images, variant, "image variant")
+    locked = host.image or catalog.lock.images.get(f"{engine_name}-{variant}")
+    source = host.image_from
+    if source == "auto":
+        source = "pull" if locked else "carry"
+    if source == "pull" and locked is None:
+        raise CatalogError(
+            f"presets/lock.yaml names no image {engine_name}-{variant} to pull. Fix: set llama_image to one by "
+            "digest, or llama_image_from to carry or build"
+        )
+    if source == "build":
+        build = images.pick_build(catalog, engine_name, variant)
+        return Image(variant=variant, source=source, reference=images.built_tag(build, cards))
+    # What is carried is named after its content, once the machine that deploys was asked for it.
+    return Image(variant=variant, source=source, reference=locked or images.tag(engine_name, variant))
+
+
+def _gpu_access(host: HostSettings, kind: HostKind) -> GpuAccess:
+    if host.gpu_access != "auto":
+        return host.gpu_access
+    return "cdi" if kind.has_cdi else "reservation"
 
 
 def _user(host: HostSettings, kind: HostKind) -> str | None:

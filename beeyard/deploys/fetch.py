@@ -9,6 +9,7 @@ from pyinfra.api import HiddenValue, deploy
 
 from beeyard import hub
 from beeyard.catalog import PROJECT, HubFile, LocalFile, UrlFile, WheelMember
+from beeyard.deploys import docker
 from beeyard.deploys.host_spec import Plan
 from beeyard.deploys.prepare import needs_pip
 from beeyard.operations import engines, model_files, pythons
@@ -17,10 +18,14 @@ from beeyard.spec import ModelFile
 
 @deploy("Bring the engine")
 def engine(plan: Plan) -> None:
-    """From wherever its artefact is."""
+    """From wherever its artefact is; runtime compose has its image instead."""
     if needs_pip(plan) and not plan.is_here:
         pythons.with_pip(name="Make a Python with pip", directory=str(plan.spec.prefix / "venv"))
-    _ENGINES[plan.spec.engine.artefact.kind](plan)
+    if plan.spec.image is not None:
+        docker.engine(plan=plan)
+        docker.bring_image(plan=plan)
+    else:
+        _ENGINES[plan.spec.engine.artefact.kind](plan)
 
 
 @deploy("Bring the model files")

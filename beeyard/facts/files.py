@@ -11,6 +11,7 @@ class FileState(TypedDict):
     kind: str
     mode: str
     owner: str
+    uid: str
     target: str | None
     sha256: str | None
 
@@ -18,7 +19,7 @@ class FileState(TypedDict):
 LOOK = r"""
 for path do
     [ -e "$path" ] || [ -L "$path" ] || continue
-    stat --format='%F|%a|%U' -- "$path" | sed 's/regular empty file/regular file/'
+    stat --format='%F|%a|%U|%u' -- "$path" | sed 's/regular empty file/regular file/'
     if [ -L "$path" ]; then readlink -- "$path"
     elif [ -f "$path" ]; then sha256sum <"$path" | cut -c1-64
     else echo; fi
@@ -41,11 +42,12 @@ class FileStates(FactBase[dict[str, FileState]]):
         found: dict[str, FileState] = {}
         try:
             for described, content, path in zip(output[::3], output[1::3], output[2::3], strict=True):
-                kind, mode, owner = described.split("|")
+                kind, mode, owner, uid = described.split("|")
                 found[path] = FileState(
                     kind=kind,
                     mode=mode,
                     owner=owner,
+                    uid=uid,
                     target=content if kind == "symbolic link" else None,
                     sha256=content if kind == "regular file" else None,
                 )

@@ -20,6 +20,8 @@ echo "prefix_parent=$prefix"
 echo "prefix_writable=$([ -d "$prefix" ] && [ -w "$prefix" ] && echo yes)"
 echo "free_kib=$(free "$models")"
 echo "nvidia_smi=$(command -v nvidia-smi)"
+compute() { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null; }
+echo "compute=$(compute | grep -x '[0-9]*\.[0-9]*' | sort -u | paste -sd' ')"
 echo "first_free_port=$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start 2>/dev/null || echo 1024)"
 port=$(printf ':%04X' "$3")
 inode=$(awk -v port="$port" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }' \
@@ -46,6 +48,7 @@ class Probe(TypedDict):
     prefix_writable: bool
     free_bytes: int
     has_nvidia_smi: bool
+    compute_capabilities: list[str]
     first_free_port: int
     listener_pid: int | None
     listener: str
@@ -82,6 +85,7 @@ class HostProbe(FactBase[Probe]):
                 prefix_writable=found["prefix_writable"] == "yes",
                 free_bytes=int(found["free_kib"]) * 1024,
                 has_nvidia_smi=bool(found["nvidia_smi"]),
+                compute_capabilities=found["compute"].split(),
                 first_free_port=int(found["first_free_port"]),
                 listener_pid=int(found["listener_pid"]) if "listener_pid" in found else None,
                 listener=found.get("listener", "").strip(),

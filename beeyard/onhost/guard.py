@@ -89,7 +89,13 @@ class Server:
     @property
     def keeper(self) -> Keeper:
         """The runtime that keeps it running."""
-        return SystemdKeeper() if self.data["runtime"] == "systemd" else SupervisorKeeper(self.prefix)
+        match self.data["runtime"]:
+            case "systemd":
+                return SystemdKeeper()
+            case "compose":
+                return ComposeKeeper(self.prefix)
+            case _:
+                return SupervisorKeeper(self.prefix)
 
     def key(self) -> str:
         """The first key of the key file, as llama-server reads it."""
@@ -166,6 +172,17 @@ class Keeper(ABC):
     def shut_down(self) -> None:
         """Stop for good."""
 
+    def listener_pids(self) -> list[int]:
+        """The processes that may hold its port."""
+        return [self.pid()]
+
+    def settle(self) -> None:  # noqa: B027 -- most have nothing to wait for
+        """What is left to wait for once it passed the gate."""
+
+    def gpu_fault(self) -> str | None:
+        """Why it cannot see a card, where that can be asked."""
+        return None
+
 
 class SystemdKeeper(Keeper):
     """A systemd unit."""
@@ -214,6 +231,120 @@ class SystemdKeeper(Keeper):
         if run.returncode != 0:
             raise GateFailed(f"systemctl {' '.join(words)}: {run.stderr.strip()}")
         return run.stdout
+
+
+class ComposeKeeper(Keeper):
+    """A container of a compose file of ours."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.file = prefix / "etc" / "compose.yaml"
+
+    def is_installed(self, server: Server) -> bool:
+        """The compose file is the server's, and the container was made from it."""
+        if not _same(server.definition, self.file):
+            return False
+        labels = self._inspect().get("Config", {}).get("Labels") or {}
+        try:
+            wanted = self._compose("config", "--hash", PROGRAM).split()
+        except GateFailed:
+            return False
+        return wanted == [PROGRAM, labels.get("com.docker.compose.config-hash")]
+
+    def install(self, server: Server) -> None:
+        """Write the compose file, and have compose look at it."""
+        _install(server.definition, self.file)
+        self._compose("config", "--quiet")
+
+    def start(self) -> None:
+        """Make the container anew if anything of it changed, and start it; images are never fetched here."""
+        self._compose("up", "--detach", "--no-build", "--pull", "never", "--remove-orphans")
+
+    def stop(self) -> None:
+        """Stop it."""
+        if self.file.exists():
+            self._compose("stop")
+
+    def status(self) -> tuple[int, bool]:
+        """The process below the container's process 1; a container that restarts has failed."""
+        state = self._inspect().get("State", {})
+        failed = state.get("Status") in ("restarting", "dead")
+        if state.get("Status") != "running":
+            return 0, failed
+        init = int(state["Pid"])
+        try:
+            children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
+        except OSError:
+            children = []
+        return int(children[0]) if children else 0, failed
+
+    def log_tail(self, since: float) -> list[str]:
+        """From Docker's log of it."""
+        command = ["docker", "logs", f"--tail={LOG_LINES}", f"--since={int(since)}", PROGRAM]
+        run = subprocess.run(
+            command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        return run.stdout.splitlines() if run.returncode == 0 else []
+
+    def shut_down(self) -> None:
+        """Stop it and remove the container; the image stays."""
+        if self.file.exists():
+            self._compose("down", "--remove-orphans")
+
+    def listener_pids(self) -> list[int]:
+        """Docker's proxies of its ports, which hold them in its place."""
+        networks = self._inspect().get("NetworkSettings", {}).get("Networks") or {}
+        addresses = {network.get("IPAddress") for network in networks.values()}
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            words = _command_of(int(pid))
+            if words and words[0].endswith("docker-proxy") and addresses & set(words):
+                found.append(int(pid))
+        return found
+
+    def settle(self) -> None:
+        """Until Docker, too, calls it healthy."""
+        self._compose("up", "--detach", "--no-build", "--pull", "never", "--wait")
+
+    def gpu_fault(self) -> str | None:
+        """The card as seen inside: a container may have lost what its host still has."""
+        command = ["docker", "exec", PROGRAM, "nvidia-smi", "--list-gpus"]
+        run = subprocess.run(command, check=False, capture_output=True, text=True)
+        if run.returncode == 0 and "GPU 0" in run.stdout:
+            return None
+        said = (run.stderr or run.stdout).strip().splitlines()
+        return f"the container sees no GPU ({said[-1] if said else 'nvidia-smi says nothing'})"
+
+    def _compose(self, *words: str) -> str:
+        command = ["docker", "compose", "--file", str(self.file), *words]
+        try:
+            run = subprocess.run(command, check=False, capture_output=True, text=True)
+        except OSError as error:
+            raise GateFailed(f"docker cannot be run ({error}). Fix: deploy again") from error
+        if run.returncode != 0:
+            raise GateFailed(f"docker compose {words[0]}: {_docker_says(run.stderr)}")
+        return run.stdout
+
+    def _inspect(self) -> dict[str, Any]:
+        """The container as Docker describes it; empty where there is none."""
+        command = ["docker", "container", "inspect", PROGRAM]
+        try:
+            run = subprocess.run(command, check=False, capture_output=True, text=True)
+        except OSError:
+            return {}
+        found: dict[str, Any] = json.loads(run.stdout)[0] if run.returncode == 0 else {}
+        return found
+
+
+def _docker_says(stderr: str) -> str:
+    """What went wrong, out of a page of progress."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    said = next((line for line in reversed(lines) if "rror" in line or "failed" in line), lines[-1] if lines else "")
+    if 'could not select device driver "nvidia"' in said or "unresolvable CDI devices" in said:
+        return (
+            f"{said}: Docker has no access to the card. Fix: set llama_nvidia_toolkit to install, or install and "
+            "configure the NVIDIA container toolkit"
+        )
+    return said
 
 
 class _SocketTransport(xmlrpc.client.Transport):
@@ -601,6 +732,9 @@ def _require_gpu(server: Server, pid: int, before_mib: int | None) -> None:
         if in_use is None:
             raise GateFailed("it is running on CPU: nvidia-smi does not answer here. Fix: mend the NVIDIA driver")
         held = in_use - (before_mib or 0)
+    fault = server.keeper.gpu_fault()
+    if fault:
+        raise GateFailed(f"it is running on CPU: {fault}. Fix: deploy again, which makes the container anew")
     if held < wanted:
         raise GateFailed(
             f"it is running on CPU: it holds {held} MiB of GPU memory, at least {wanted} MiB are wanted. "
@@ -664,7 +798,8 @@ def switch(prefix: Path, wanted_id: str) -> None:
             return
         say(f"{new.title} runs but does not pass the gate: starting it anew")
     old_pid = old.keeper.pid() if old else 0
-    _refuse_foreign_port(new, [old_pid, new.keeper.pid()])
+    own = [pid for server in (old, new) if server for pid in server.keeper.listener_pids()]
+    _refuse_foreign_port(new, own)
     new.key()
 
     if old and old_pid:
@@ -672,7 +807,12 @@ def switch(prefix: Path, wanted_id: str) -> None:
     stopped, started = time.monotonic(), time.time()
     try:
         _stop_all([server for server in (old, new) if server], old_pid)
+        if old and old.data["runtime"] != new.data["runtime"]:
+            # Before the new one starts: systemd reloads when a unit is disabled, and a container that runs then
+            # may lose its card.
+            old.keeper.shut_down()
         showed = _start(new)
+        new.keeper.settle()
     except (GateFailed, KeyboardInterrupt) as error:
         _go_back(new, old, error, started)
     report = {"showed": showed.sentence, "away_s": round(showed.ready_at - stopped, 2)}
@@ -681,8 +821,6 @@ def switch(prefix: Path, wanted_id: str) -> None:
     _point(prefix / "current", new.folder)
     if old and old.id != new.id:
         _point(prefix / "previous", old.folder)
-        if old.data["runtime"] != new.data["runtime"]:
-            old.keeper.shut_down()
     _prune(prefix)
 
 
@@ -711,6 +849,8 @@ def _go_back(new: Server, old: Server | None, error: BaseException, started: flo
         complain(f"    {line}")
     with contextlib.suppress(GateFailed):
         new.keeper.stop()
+        if old and old.data["runtime"] != new.data["runtime"]:
+            new.keeper.shut_down()  # else both would start at the next boot
     if old is None or old.id == new.id:
         with contextlib.suppress(GateFailed):
             new.keeper.shut_down()
@@ -754,6 +894,7 @@ def state(prefix: Path) -> dict[str, Any]:
         "port": server.port,
         "installed": server.keeper.is_installed(server),
         "pid": pid,
+        "listener_pids": server.keeper.listener_pids(),
         "runs_its_command": _command_of(pid) == server.argv if pid else False,
         "health": _health(server),
         "resident_mib": _kib(status, "VmRSS") // 1024,

@@ -23,7 +23,7 @@ def present(path: str, owner: str | None, local: str, given: str | None = None) 
     Ensure that the host has an API key and that a copy of it is here.
 
     + path: the key file on the host, mode 0600
-    + owner: its owner there; None for the connected user
+    + owner: its owner there, by name or number; None for the connected user
     + local: the copy here, mode 0600
     + given: the key to use, as a file here holds it; by default the copy's, else the host's own, else a new one
 
@@ -37,12 +37,12 @@ def present(path: str, owner: str | None, local: str, given: str | None = None) 
         content = io.BytesIO()
         yield FileDownloadCommand(path, content)
         yield FunctionCommand(lambda: _write(copy, content.getvalue()), (), {})
-        if there["mode"] != MODE or owner not in (None, there["owner"]):
+        if there["mode"] != MODE or owner not in (None, there["owner"], there["uid"]):
             yield StringCommand("chmod", MODE, QuoteString(path), *_chown(owner, path))
         return
 
     if wanted is not None and there is not None:
-        right = there["mode"] == MODE and owner in (None, there["owner"])
+        right = there["mode"] == MODE and owner in (None, there["owner"], there["uid"])
         if right and there["sha256"] == hashlib.sha256(f"{wanted}\n".encode()).hexdigest():
             if copy.exists():
                 host.noop("the API key is there")

@@ -55,7 +55,7 @@ def present(items: Sequence[Item]) -> Generator[StringCommand, None, None]:
     for item in wrong:
         if not item.path.startswith("/"):
             raise OperationValueError(f"path must be absolute, got {item.path!r}")
-        yield from _put(item)
+        yield from put(item)
 
 
 def _as_wanted(item: Item, state: FileState | None) -> bool:
@@ -64,13 +64,14 @@ def _as_wanted(item: Item, state: FileState | None) -> bool:
     if isinstance(item, Link):
         return state["kind"] == "symbolic link" and state["target"] == item.target
     kind = "directory" if isinstance(item, Directory) else "regular file"
-    same = state["kind"] == kind and state["mode"] == item.mode and item.owner in (None, state["owner"])
+    same = state["kind"] == kind and state["mode"] == item.mode and item.owner in (None, state["owner"], state["uid"])
     if isinstance(item, File):
         return same and state["sha256"] == hashlib.sha256(item.content).hexdigest()
     return same
 
 
-def _put(item: Item) -> Generator[StringCommand, None, None]:
+def put(item: Item) -> Generator[StringCommand, None, None]:
+    """The commands that make an item as wanted."""
     path, fresh = QuoteString(item.path), QuoteString(f"{item.path}.new")
     match item:
         case Directory(mode=mode, owner=owner):

@@ -22,6 +22,7 @@ prefix_parent=/opt
 prefix_writable=yes
 free_kib=104857600
 nvidia_smi=
+compute=
 first_free_port=1024
 """
 
@@ -36,7 +37,7 @@ def spec(**data: Any) -> ServerSpec:
 
 
 def found(a_probe: Probe, a_spec: ServerSpec | None = None, **more: Any) -> list[str]:
-    known = {"is_here": False, "serving_pid": 0, "missing_bytes": 0, **more}
+    known = {"is_here": False, "own_pids": [], "missing_bytes": 0, **more}
     return obstacles(a_spec or spec(), a_probe, **known)
 
 
@@ -54,7 +55,7 @@ def test_a_good_host_has_none() -> None:
         ({"free_kib": "1024"}, {"missing_bytes": 2**30}, "0.00 GiB free; the missing model files want 1.05 GiB"),
         ({"listener_pid": "7", "listener": "nginx"}, {}, "port 8910 is in use by process 7 (nginx)"),
         ({"listener_pid": "0", "listener": ""}, {}, "port 8910 is in use by another user's program"),
-        ({"listener_pid": "7", "listener": "nginx"}, {"serving_pid": 8}, "port 8910 is in use by process 7"),
+        ({"listener_pid": "7", "listener": "nginx"}, {"own_pids": [8]}, "port 8910 is in use by process 7"),
     ],
 )
 def test_each_obstacle_is_a_sentence_with_its_fix(
@@ -70,7 +71,7 @@ def test_all_obstacles_are_told_at_once() -> None:
 
 
 def test_our_own_server_may_hold_the_port() -> None:
-    assert found(probe(listener_pid="8", listener="llama-server"), serving_pid=8) == []
+    assert found(probe(listener_pid="8", listener="llama-server"), own_pids=[8]) == []
 
 
 def test_a_cpu_without_avx2_may_take_debians_engine() -> None:

@@ -21,7 +21,7 @@ def dry_deploy(*arguments: str, inventory: str = "inventories/local.py") -> subp
         ("llama_preset=nope", "no preset 'nope'"),
         ("llama_prot=8911", "unknown key 'prot'"),
         ("llama_preset=gemma-4-31b", "model 'gemma-4-31b-it-q4_k_s' is not in presets/lock.yaml"),
-        ("llama_runtime=compose", "runtime 'compose' is not built yet"),
+        ("llama_runtime=compose", "llama.cpp-wheel-cpu is not on this machine, from where it would be carried over"),
         ("llama_prefix=/dev/null/nowhere", "/dev/null/nowhere cannot be written"),
     ],
 )

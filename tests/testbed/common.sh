@@ -13,9 +13,11 @@ IMAGES=beeyard-testbed
 NETWORK=beeyard-testbed
 POD_WORKSPACE=beeyard-pod-workspace
 POD_APT=beeyard-pod-apt
+DOCKER_APT=beeyard-docker-apt
+DOCKER_DATA=beeyard-docker-data
 HUB_PORT=2210
 CDN_PORT=2211 # where the hub sends clients for the bytes of large files
-declare -A SSH_PORT=([systemd]=2201 [pod]=2202 [light]=2203)
+declare -A SSH_PORT=([systemd]=2201 [pod]=2202 [light]=2203 [docker]=2204)
 
 say() {
   local now=${EPOCHREALTIME/[.,]/}

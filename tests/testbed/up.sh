@@ -199,9 +199,11 @@ make_base() { # suite image hash
 }
 
 # The files each image is made of: a change in one remakes that image and no other.
-declare -A IMAGE_SUITE=([systemd]=bookworm [pod]=forky [light]=bookworm [hub]=bookworm)
+declare -A IMAGE_SUITE=([systemd]=bookworm [docker]=trixie [pod]=forky [light]=bookworm [hub]=bookworm)
+declare -A IMAGE_TARGET=([systemd]=systemd [docker]=systemd [pod]=pod [light]=light [hub]=hub)
 declare -A IMAGE_FILES=(
   [systemd]="files/apt.conf files/pip.conf files/sshd.conf files/systemd-entry.sh"
+  [docker]="files/apt.conf files/pip.conf files/sshd.conf files/systemd-entry.sh"
   [pod]="files/apt.conf files/pip.conf files/sshd.conf files/sshd-entry.sh"
   [light]="files/apt.conf files/pip.conf files/sshd.conf files/sshd-entry.sh"
   [hub]="files/apt.conf files/pip.conf files/sshd.conf hub.py"
@@ -212,7 +214,7 @@ host_image() { # host
   read -ra files <<<"Dockerfile ${IMAGE_FILES[$1]}"
   want=$({ labelled "$base" && cd "$here" && cat "${files[@]}" && cat "$STATE/ca/hash"; } | hash_of)
   [ "$(labelled "$image")" != "$want" ] || return 0
-  run_logged "image-$1" "read the log" docker build --progress=plain --target "$1" --build-arg BASE="$base" \
+  run_logged "image-$1" "read the log" docker build --progress=plain --target "${IMAGE_TARGET[$1]}" --build-arg BASE="$base" \
     --build-context ca="$STATE/ca" --label "$LABEL=$want" --tag "$image" "$here"
   say "image $image"
 }
@@ -229,29 +231,36 @@ bookworm_images() {
   host_image systemd
 }
 
+trixie_images() {
+  base_image trixie
+  host_image docker
+  seed_apt docker "$DOCKER_APT" docker.io docker-cli docker-compose docker-buildx iptables
+}
+
 forky_images() {
   base_image forky
   host_image pod
-  seed_pod_apt
+  seed_apt pod "$POD_APT" llama.cpp
 }
 
-# Debian's llama.cpp and all it needs, so that a new pod installs it without a download.
-seed_pod_apt() {
-  local want
-  docker volume create --label "$LABEL" "$POD_APT" >/dev/null
-  want="$(docker image inspect -f '{{.Id}}' "$IMAGES/pod") $(docker volume inspect -f '{{.CreatedAt}}' "$POD_APT")"
-  [ "$(cat "$STATE/pod-apt.done" 2>/dev/null)" != "$want" ] || return 0
-  run_logged pod-apt "check that the mirror has llama.cpp in forky" \
-    docker run --rm --volume "$POD_APT:/var/cache/apt/archives" --entrypoint apt-get "$IMAGES/pod" \
-    install -y --download-only --no-install-recommends llama.cpp
-  echo "$want" >"$STATE/pod-apt.done"
-  say "the pod's apt holds llama.cpp"
+# Packages that tests have a host install, and all they need, so that a new host installs them without a download.
+seed_apt() { # host, volume, packages
+  local image="$IMAGES/$1" host=$1 volume=$2 want
+  shift 2
+  docker volume create --label "$LABEL" "$volume" >/dev/null
+  want="$(docker image inspect -f '{{.Id}}' "$image") $(docker volume inspect -f '{{.CreatedAt}}' "$volume") $*"
+  [ "$(cat "$STATE/$host-apt.done" 2>/dev/null)" != "$want" ] || return 0
+  run_logged "$host-apt" "check that the mirror has $* in ${IMAGE_SUITE[$host]}" \
+    docker run --rm --volume "$volume:/var/cache/apt/archives" --entrypoint apt-get "$image" \
+    install -y --download-only --no-install-recommends "$@"
+  echo "$want" >"$STATE/$host-apt.done"
+  say "the apt of $host holds $*"
 }
 
 images() {
   local job failed=0 jobs=()
   certificates
-  for job in bookworm_images forky_images wheels; do
+  for job in bookworm_images trixie_images forky_images wheels; do
     "$job" &
     jobs+=($!)
   done
@@ -295,6 +304,11 @@ containers() {
   # Never bind /sys/fs/cgroup: systemd would then leave the machine's own hierarchy read-only.
   container systemd --privileged --cgroupns private --tmpfs /run --tmpfs /run/lock --restart always \
     "${COMMON[@]}" --publish "127.0.0.1:${SSH_PORT[systemd]}:22"
+  # A Docker Engine of its own wants a real file system below it.
+  docker volume create --label "$LABEL" "$DOCKER_DATA" >/dev/null
+  container docker --privileged --cgroupns private --tmpfs /run --tmpfs /run/lock --restart always \
+    "${COMMON[@]}" --publish "127.0.0.1:${SSH_PORT[docker]}:22" --volume "$DOCKER_DATA:/var/lib/docker" \
+    --volume "$DOCKER_APT:/var/cache/apt/archives"
   docker volume create --label "$LABEL" "$POD_WORKSPACE" >/dev/null
   container pod "${COMMON[@]}" --publish "127.0.0.1:${SSH_PORT[pod]}:22" \
     --volume "$POD_WORKSPACE:/workspace" --volume "$POD_APT:/var/cache/apt/archives"

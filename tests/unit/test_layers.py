@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "beeyard"
-PURE = {"catalog", "contract", "spec", "dialects", "render", "carried", "lockfile", "hub", "tiny"}
+PURE = {"catalog", "contract", "images", "spec", "dialects", "render", "carried", "lockfile", "hub", "tiny"}
 ALLOWED = {
     "catalog": set[str](),
     "contract": set[str](),
@@ -13,16 +13,19 @@ ALLOWED = {
     "carried": set[str](),
     "lockfile": {"catalog"},
     "hub": {"catalog"},
-    "spec": {"catalog"},
+    "images": {"catalog"},
+    "spec": {"catalog", "images"},
     "dialects": {"catalog", "contract", "spec"},
-    "render": {"catalog", "dialects", "spec"},
-    "cli": PURE,
+    "render": {"catalog", "dialects", "hub", "images", "spec"},
+    "docker_here": {"catalog"},
+    "image_build": {"catalog", "contract", "images", "render"},
+    "cli": PURE | {"image_build"},
     "up": PURE | {"cli"},
     "idempotent": PURE,
     "onhost": {"onhost"},
     "facts": {"facts", "pyinfra"},
     "operations": {"facts", "operations", "contract", "pyinfra"},
-    "deploys": {*PURE, "facts", "operations", "deploys", "onhost", "pyinfra"},
+    "deploys": {*PURE, "docker_here", "facts", "operations", "deploys", "onhost", "pyinfra"},
 }
 
 

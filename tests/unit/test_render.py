@@ -15,7 +15,7 @@ CATALOG = load_catalog()
 
 
 def spec(runtime: str, **data: Any) -> ServerSpec:
-    kind = HostKind(has_systemd=True, is_root=True)
+    kind = HostKind(has_systemd=True, is_root=True, compute_capabilities=("8.9",))
     return resolve({"llama_preset": "gemma-4-31b", "llama_runtime": runtime, **data}, CATALOG, kind)
 
 
@@ -48,7 +48,7 @@ def test_a_program_is_what_supervisors_own_parser_takes() -> None:
     assert section["autorestart"] == "true"
 
 
-@pytest.mark.parametrize("runtime", ["systemd", "supervisor"])
+@pytest.mark.parametrize("runtime", ["systemd", "supervisor", "compose"])
 def test_no_secret_and_no_undefined_value_is_rendered(runtime: str) -> None:
     made = define(spec(runtime))
     for text in (made.definition, made.server_json):

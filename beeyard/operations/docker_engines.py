@@ -1,0 +1,149 @@
+"""Operations on a host's Docker Engine and its access to NVIDIA cards."""
+
+import hashlib
+from collections.abc import Generator, Sequence
+
+from pyinfra import host, state
+from pyinfra.api import FunctionCommand, QuoteString, StringCommand, operation
+
+from beeyard.facts.docker import DockerEngine, DockerProbe
+from beeyard.facts.files import FileStates
+from beeyard.operations.packages import APT
+from beeyard.operations.refusals import refusal
+
+Commands = Generator[StringCommand | FunctionCommand, None, None]
+LEAST_ENGINE = 23  # BuildKit by default, and compose's health conditions
+LEAST_COMPOSE = 2
+
+# Adds an apt repository whose key has this fingerprint, or nothing at all.
+REPOSITORY = r"""
+set -eu
+name=$1 key_url=$2 fingerprint=$3 line=$4
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+curl --fail --silent --show-error --location --retry 3 --output "$work/key" "$key_url" || {
+    echo "the key of $name cannot be fetched from $key_url. Fix: check that the host reaches it" >&2
+    exit 1
+}
+found=$(gpg --homedir "$work" --batch --show-keys --with-colons "$work/key" 2>/dev/null |
+    awk -F: '/^fpr/ { print $10; exit }')
+[ "$found" = "$fingerprint" ] || {
+    echo "the key of $name is ${found:-no key}, $fingerprint is wanted. Fix: ask who changed it, before going on" >&2
+    exit 1
+}
+gpg --homedir "$work" --batch --dearmor --output "$work/ring" "$work/key"
+install -D -m 644 "$work/ring" "/usr/share/keyrings/beeyard-$name.gpg"
+printf '%s\n' "$line" >"$work/list"
+install -m 644 "$work/list" "/etc/apt/sources.list.d/beeyard-$name.list"
+"""
+
+# Has Docker restart only if its configuration changed.
+CONFIGURE = r"""
+set -eu
+file=/etc/docker/daemon.json
+before=$(sha256sum "$file" 2>/dev/null || echo none)
+nvidia-ctk runtime configure --runtime=docker >/dev/null 2>&1
+[ "$before" = "$(sha256sum "$file" 2>/dev/null || echo none)" ] || systemctl restart docker
+"""
+
+
+def faults(engine: DockerProbe, *, wants_gpu: bool) -> list[str]:
+    """Why a host's Docker cannot run our containers, each with its Fix; what is missing altogether comes alone."""
+    if not engine["command"]:
+        return [
+            "Docker is not installed, which runtime compose wants. Fix: set llama_docker to distribution or "
+            "docker.com, or llama_runtime to systemd"
+        ]
+    if engine["is_snap"]:
+        return [
+            "Docker is installed from snap, which NVIDIA's container toolkit does not support. Fix: snap remove "
+            "docker, and set llama_docker to distribution or docker.com"
+        ]
+    if not engine["version"]:
+        return [
+            f"the Docker Engine does not answer: {engine['silent'] or 'no reason given'}. "
+            "Fix: systemctl status docker; journalctl -u docker"
+        ]
+    found = []
+    if _major(engine["version"]) < LEAST_ENGINE:
+        found.append(
+            f"Docker Engine {engine['version']} is too old; {LEAST_ENGINE} or newer is wanted. "
+            "Fix: upgrade it; Docker's own repository has one for this release (llama_docker: docker.com)"
+        )
+    if _major(engine["compose"]) < LEAST_COMPOSE:
+        found.append(
+            f"docker compose is {engine['compose'] or 'missing'}; version {LEAST_COMPOSE} or newer is wanted. "
+            "Fix: install docker-compose-plugin (Docker's repository), docker-compose-v2 (Ubuntu) or docker-compose "
+            "(Debian 13)"
+        )
+    if wants_gpu and "nvidia" not in engine["runtimes"] and not engine["has_cdi"]:
+        found.append(
+            "Docker has no access to the NVIDIA card: docker info lists no nvidia runtime, and there is no CDI "
+            "description of it. Fix: set llama_nvidia_toolkit to install, or install nvidia-container-toolkit, run "
+            "`nvidia-ctk runtime configure --runtime=docker` and restart docker"
+        )
+    return found
+
+
+def _major(version: str) -> int:
+    digits = version.removeprefix("v").partition(".")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+@operation()
+def repository(repository: str, key_url: str, fingerprint: str, line: str) -> Commands:
+    """
+    Ensure that apt on the host knows a repository, by a key that we know.
+
+    + repository: what to call its files
+    + key_url: where its key is
+    + fingerprint: which key that must be, 40 hex digits
+    + line: its line of sources.list, which names /usr/share/keyrings/beeyard-REPOSITORY.gpg
+    """
+    path = f"/etc/apt/sources.list.d/beeyard-{repository}.list"
+    there = host.get_fact(FileStates, paths=[path]).get(path)
+    if there is not None and there["sha256"] == hashlib.sha256(f"{line}\n".encode()).hexdigest():
+        host.noop(f"apt knows the repository of {repository}")
+        return
+    words = (REPOSITORY, "add", repository, key_url, fingerprint, line)
+    yield StringCommand("sh -c", *(QuoteString(word) for word in words))
+
+
+@operation()
+def installed(packages: Sequence[str]) -> Commands:
+    """
+    Ensure that the host has a Docker Engine that answers, with compose.
+
+    + packages: what to install if it has not
+    """
+    now = host.get_fact(DockerEngine)
+    if now["version"] and now["compose"]:
+        host.noop(f"Docker Engine {now['version']} with compose {now['compose']} answers")
+        return
+    yield StringCommand(APT, "update")
+    yield StringCommand(APT, "install --yes --no-install-recommends", *(QuoteString(name) for name in packages))
+    yield StringCommand("systemctl enable --now docker")
+
+
+@operation()
+def answers(wants_gpu: bool) -> Commands:
+    """
+    Ensure, before anything is built or stopped, that what was installed now works. Changes nothing.
+
+    + wants_gpu: whether containers are to have an NVIDIA card
+    """
+    if not state.is_executing:
+        return
+    reasons = faults(host.get_fact(DockerEngine), wants_gpu=wants_gpu)
+    if reasons:
+        yield refusal(" ".join(reasons))
+
+
+@operation()
+def sees_nvidia() -> Commands:
+    """Ensure that Docker can give containers the host's NVIDIA cards, by the toolkit that is installed."""
+    now = host.get_fact(DockerEngine)
+    if "nvidia" in now["runtimes"] or now["has_cdi"]:
+        host.noop("Docker knows the NVIDIA runtime")
+        return
+    yield StringCommand("sh -c", QuoteString(CONFIGURE))
