@@ -162,7 +162,8 @@ _REASONS = (
         "`make lock-images` asks it for the digests",
     ),
     (
-        r"(repository .* does not contain ref .*|couldn't find remote ref \S+|not our ref \S+)",
+        r"(repository .* does not contain ref .*|couldn't find remote ref \S+|not our ref \S+|"
+        r"reference is not a tree: \S+|failed to checkout remote \S+)",
         "commit {commit} is not in {repository} ({0}). Fix: correct the engine's commit in presets/engines.yaml",
     ),
     (

@@ -14,10 +14,10 @@ FLAGS_LABEL = "beeyard.flags"
 # All that Dockerfile.cuda reads of the project to make a server.
 CONTEXT = (
     "Dockerfile.cuda",
-    "docker/build-engine.sh",
-    "docker/collect-libraries.sh",
-    "docker/healthy.sh",
-    "docker/install.sh",
+    "image/build-engine.sh",
+    "image/collect-libraries.sh",
+    "image/healthy.sh",
+    "image/install.sh",
     "presets/gpus.yaml",
 )
 

@@ -106,8 +106,9 @@ class ImageStates(FactBase[dict[str, ImageState]]):
     def command(self, references: list[str]) -> StringCommand:
         """One command for all of them; none where there is no Docker."""
         script = (
-            'command -v docker >/dev/null || exit 0; for name do docker image inspect "$name" '
-            '--format "{{json .}}" 2>/dev/null | sed \'s/^/=/\' | sed "1s|^|$name|"; done'
+            "command -v docker >/dev/null || exit 0; for name do "
+            "if state=$(docker image inspect --format '{{json .}}' \"$name\" 2>/dev/null); "
+            'then echo "$name=$state"; fi; done'
         )
         return StringCommand("sh -c", QuoteString(script), "look", *(QuoteString(name) for name in references))
 

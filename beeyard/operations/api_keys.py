@@ -12,6 +12,7 @@ from pyinfra import host, state
 from pyinfra.api import FileDownloadCommand, FunctionCommand, QuoteString, StringCommand, operation
 
 from beeyard.facts.files import FileStates
+from beeyard.operations.file_set import chown
 
 MODE = "600"
 Commands = Generator[StringCommand | FileDownloadCommand | FunctionCommand, None, None]
@@ -38,7 +39,7 @@ def present(path: str, owner: str | None, local: str, given: str | None = None) 
         yield FileDownloadCommand(path, content)
         yield FunctionCommand(lambda: _write(copy, content.getvalue()), (), {})
         if there["mode"] != MODE or owner not in (None, there["owner"], there["uid"]):
-            yield StringCommand("chmod", MODE, QuoteString(path), *_chown(owner, path))
+            yield StringCommand("chmod", MODE, QuoteString(path), *chown(owner, QuoteString(path)))
         return
 
     if wanted is not None and there is not None:
@@ -56,7 +57,7 @@ def present(path: str, owner: str | None, local: str, given: str | None = None) 
     content_bytes = f"{wanted or secrets.token_urlsafe(36)}\n".encode()
     _write(copy, content_bytes)
     fresh = f"{path}.new"
-    write = StringCommand("( umask 077 && base64 -d >", QuoteString(fresh), ")", *_chown(owner, fresh))
+    write = StringCommand("( umask 077 && base64 -d >", QuoteString(fresh), ")", *chown(owner, QuoteString(fresh)))
     yield StringCommand(
         write,
         "&& mv -f",
@@ -64,10 +65,6 @@ def present(path: str, owner: str | None, local: str, given: str | None = None) 
         QuoteString(path),
         _stdin=base64.b64encode(content_bytes).decode(),
     )
-
-
-def _chown(owner: str | None, path: str) -> list[object]:
-    return [] if owner is None else ["&& chown", QuoteString(f"{owner}:"), QuoteString(path)]
 
 
 def _write(copy: Path, content: bytes) -> None:

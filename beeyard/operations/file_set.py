@@ -75,16 +75,21 @@ def put(item: Item) -> Generator[StringCommand, None, None]:
     path, fresh = QuoteString(item.path), QuoteString(f"{item.path}.new")
     match item:
         case Directory(mode=mode, owner=owner):
-            yield StringCommand("mkdir -p", path, "&& chmod", mode, path, *_chown(owner, path))
+            yield StringCommand("mkdir -p", path, "&& chmod", mode, path, *chown(owner, path))
         case File(content=content, mode=mode, owner=owner):
             # umask first: a secret is never readable, not for a moment.
             write = StringCommand(
-                "( umask 077 && base64 -d >", fresh, ") && chmod", mode, fresh, *_chown(owner, fresh)
+                "( umask 077 && base64 -d >", fresh, ") && chmod", mode, fresh, *chown(owner, fresh)
             )
             yield StringCommand(write, "&& mv -f", fresh, path, _stdin=base64.b64encode(content).decode())
         case Link(target=target):
             yield StringCommand("ln -sfn", QuoteString(target), path)
 
 
-def _chown(owner: str | None, path: QuoteString) -> list[object]:
-    return [] if owner is None else ["&& chown", QuoteString(f"{owner}:"), path]
+def chown(owner: str | None, path: QuoteString) -> list[object]:
+    """The end of a command that also gives a path to its owner and that one's group; nothing for None."""
+    if owner is None:
+        return []
+    # A number has no login group that chown could look up.
+    both = f"{owner}:{owner}" if owner.isdigit() else f"{owner}:"
+    return ["&& chown", QuoteString(both), path]

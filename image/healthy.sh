@@ -14,5 +14,5 @@ done
 case $host in 0.0.0.0 | ::) host=127.0.0.1 ;; esac
 exec 3<>"/dev/tcp/$host/$port" || exit 1
 printf 'GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3
-read -r _ status _ <&3
+read -r -t 3 _ status _ <&3
 [ "$status" = 200 ]

@@ -136,7 +136,7 @@ prove() { # it runs from anywhere, whole, and says what it sees
   mkdir -p "$trial"
   cp -r /libraries/. "$out"/. "$trial"
   missing=$(ldd "$trial"/llama-server "$trial"/*.so* | awk '/not found/ && $1 !~ /^libcuda\.so/ { print $1 }' | sort -u)
-  [ -z "$missing" ] || die "the server would miss $(paste -sd' ' <<<"$missing")" "add it to docker/collect-libraries.sh"
+  [ -z "$missing" ] || die "the server would miss $(paste -sd' ' <<<"$missing")" "add it to image/collect-libraries.sh"
   (cd / && "$trial/llama-server" --version && "$trial/llama-server" --list-devices)
   rm -rf "$trial"
 }

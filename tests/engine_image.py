@@ -1,0 +1,47 @@
+"""A real engine's image on the test machine's Docker Engine: its presets, and how it is built."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from beeyard.catalog import PROJECT
+from beeyard.images import tag
+
+STATE = Path(os.environ.get("BEEYARD_TESTBED_STATE", PROJECT / ".testbed"))
+SOURCE = STATE / "sources" / "llama.cpp"
+ENGINE, VARIANT = "llama.cpp-b11434", "cpu"
+TAG = tag(ENGINE, VARIANT)
+BASE = "beeyard-testbed/debian:trixie"
+DOCKER = {"DOCKER_HOST": "unix:///var/run/docker.sock"}
+# Tables of presets: the engine's source is given as a checkout, its bases are what the test bed made.
+TABLES: dict[str, dict[str, Any]] = {
+    "engines": {
+        ENGINE: {
+            "title": "llama.cpp b11434", "commit": "0" * 40, "repository": "https://github.com/ggml-org/llama.cpp",
+            "dialect": "llama.cpp", "flags": "llama.cpp-0.7.0", "accelerator": "cpu", "artefact": {"kind": "release"},
+        }
+    },
+    "images": {VARIANT: {"build_base": BASE, "server_base": BASE}},
+    "lock": {"bases": {BASE: "local"}},
+}  # fmt: skip
+
+
+def beeyard(*words: str, presets: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The command `beeyard`, with these presets."""
+    return subprocess.run(
+        [sys.executable, "-m", "beeyard.cli", *words], check=False, capture_output=True, text=True, cwd=PROJECT,
+        env={**os.environ, **DOCKER, "BEEYARD_PRESETS": str(presets), **(env or {})}, timeout=3600,
+    )  # fmt: skip
+
+
+def build(presets: Path) -> str:
+    """
+    The engine's image, built by Dockerfile.cuda from its real source, and its name.
+
+    The first build on a machine takes ten minutes; later ones find every layer in BuildKit's cache.
+    """
+    run = beeyard("image", VARIANT, "--engine", ENGINE, "--source", str(SOURCE), presets=presets)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return TAG
