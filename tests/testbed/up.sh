@@ -247,7 +247,7 @@ bookworm_images() {
 trixie_images() {
   base_image trixie
   host_image docker
-  seed_apt docker "$DOCKER_APT" docker.io docker-cli docker-compose docker-buildx iptables
+  seed_apt docker "$DOCKER_APT" docker.io docker-cli docker-compose docker-buildx docker-registry iptables
 }
 
 forky_images() {
