@@ -104,6 +104,10 @@ class Bed:
             assert run.returncode == 0, f"{script}: {run.stderr}"
         return run.stdout.strip()
 
+    def boot(self, host: str) -> str:
+        """Which boot this is: when process 1 started, in ticks of the machine's clock; empty while it is down."""
+        return self.sh(host, "cut -d' ' -f22 /proc/1/stat", check=False)
+
     def recreate(self, *hosts: str) -> None:
         """Make hosts anew: the pod keeps its volume, the rest is gone."""
         self.up("recreate", *hosts)
