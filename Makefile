@@ -44,8 +44,8 @@ render: run-env  ## Write compose.yaml and docker-bake.hcl anew, after a change 
 unit: run-env  ## Print the unit of PRESET and VARIANT, as in PRESET=tiny VARIANT=dflash
 	@$(BIN)/python -m beeyard.cli unit $(or $(PRESET),$(error name a preset, as in PRESET=tiny)) $(or $(VARIANT),$(error name a variant, as in VARIANT=dflash))
 
-image: run-env  ## Build the image for this machine's card; or CARD=rtx-4090, or IMAGE=cpu; ENGINE= JOBS= SOURCE=
-	@$(BIN)/python -m beeyard.cli image $(IMAGE) $(if $(ENGINE),--engine $(ENGINE)) $(if $(CARD),--card $(CARD)) $(if $(CUDA_ARCHITECTURES),--architectures '$(CUDA_ARCHITECTURES)') $(if $(JOBS),--jobs $(JOBS)) $(if $(SOURCE),--source '$(SOURCE)')
+image: run-env  ## Build the image for this machine's card; or CARD=rtx-4090, or IMAGE=cpu; ENGINE= JOBS= SOURCE= POD=1
+	@$(BIN)/python -m beeyard.cli image $(IMAGE) $(if $(ENGINE),--engine $(ENGINE)) $(if $(CARD),--card $(CARD)) $(if $(CUDA_ARCHITECTURES),--architectures '$(CUDA_ARCHITECTURES)') $(if $(JOBS),--jobs $(JOBS)) $(if $(SOURCE),--source '$(SOURCE)') $(if $(POD),--pod)
 
 images: run-env  ## Build every image: cuda12, cuda13, cpu
 	@$(BIN)/python -m beeyard.cli image --all $(if $(ENGINE),--engine $(ENGINE)) $(if $(JOBS),--jobs $(JOBS))

@@ -71,6 +71,7 @@ def image(
     jobs: Annotated[str, typer.Option("--jobs", help="Compilers at a time; auto: by cores and memory.")] = "auto",
     source: Annotated[Path | None, typer.Option("--source", help="A checkout, instead of the commit.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Every variant.")] = False,
+    pod: Annotated[bool, typer.Option("--pod", help="The one that a rented pod starts from, with sshd.")] = False,
 ) -> None:
     """Build the image of an engine on this machine."""
     catalog = load_catalog()
@@ -80,7 +81,7 @@ def image(
     else:
         named = [architecture(pick(catalog.gpus, card, "card").compute_capability)] if card else []
         wanted = [name for name in architectures.split(";") if name] or named
-        tags = [image_build.build(catalog, engine, variant, wanted, jobs, source)]
+        tags = [image_build.build(catalog, engine, variant, wanted, jobs, source, pod=pod)]
     for tag in tags:
         typer.echo(image_build.inspect(tag))
 

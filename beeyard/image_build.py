@@ -13,7 +13,16 @@ from pathlib import Path
 
 from beeyard.catalog import PROJECT, Catalog, CatalogError
 from beeyard.contract import parse_help, to_label
-from beeyard.images import BINARY, FLAGS_LABEL, Build, architecture, check_architectures, pick_build, variant_for
+from beeyard.images import (
+    BINARY,
+    FLAGS_LABEL,
+    Build,
+    architecture,
+    check_architectures,
+    pick_build,
+    pod_tag,
+    variant_for,
+)
 from beeyard.render import bake_file
 
 GIB = 2**30
@@ -32,6 +41,8 @@ def build(
     jobs: str,
     source: Path | None,
     options: Sequence[str] = (),
+    *,
+    pod: bool = False,
 ) -> str:
     """
     Build an engine's image and return its name.
@@ -40,6 +51,7 @@ def build(
     :param architectures: instead of the variant's own, as CMake writes them; empty with None takes the cards'.
     :param source: a checkout of the engine, instead of its pinned commit.
     :param options: more of ``docker buildx bake``.
+    :param pod: the image that a rented pod starts from, with sshd and a supervisor beside the server.
     :raises CatalogError: in one sentence, why there is no image now.
     """
     if variant is None:
@@ -49,16 +61,19 @@ def build(
     if wanted.variant.cuda is not None:
         check_architectures(wanted.variant.cuda, architectures or wanted.variant.architectures, catalog.gpus)
     _check_docker(wanted)
+    name = pod_tag(wanted.tag) if pod else wanted.tag
+    if pod:
+        options = [*options, "--set", f"{wanted.target}.target=pod", "--set", f"{wanted.target}.tags={name}"]
     with tempfile.TemporaryDirectory() as folder:
         # Written anew, and not the committed one: it has the presets of BEEYARD_PRESETS, too.
         bake = Path(folder, "docker-bake.hcl")
         bake.write_text(bake_file(catalog))
         command = _command(wanted, bake, architectures, jobs, source, options)
         _run(command, wanted)
-        label = f"{wanted.target}.labels.{FLAGS_LABEL}={_flags_of(wanted.tag)}"
+        label = f"{wanted.target}.labels.{FLAGS_LABEL}={_flags_of(name)}"
         # Once more with the binary's own flags as a label: everything but the label comes from the cache.
         _run([*command, "--set", label, "--progress=quiet"], wanted)
-    return wanted.tag
+    return name
 
 
 def build_all(catalog: Catalog, engine: str, jobs: str) -> list[str]:

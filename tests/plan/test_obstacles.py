@@ -23,6 +23,7 @@ prefix_writable=yes
 free_kib=104857600
 nvidia_smi=
 compute=
+held_engine=
 first_free_port=1024
 """
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from beeyard.catalog import PROJECT, CatalogError, load_catalog
-from beeyard.spec import HostKind, ServerSpec, resolve
+from beeyard.images import BINARY
+from beeyard.spec import HeldEngine, HostKind, ServerSpec, resolve
 
 CATALOG = load_catalog()
 SYSTEMD = HostKind(has_systemd=True, is_root=True)
@@ -100,3 +101,36 @@ def test_mtp_takes_the_model_that_has_the_heads() -> None:
     mtp, plain = (spec(llama_preset="qwen3.6-27b", llama_variant=variant) for variant in ("mtp", "baseline"))
     assert mtp.model.name != plain.model.name
     assert mtp.settings == plain.settings
+
+
+BEE = CATALOG.engines["beellama-v0.4.3"]
+
+
+def held(cards: tuple[str, ...] = ("8.9",), commit: str | None = None, **data: Any) -> ServerSpec:
+    """What a pod is told that started from an image with code for an RTX 4090."""
+    engine = HeldEngine(name="beellama-v0.4.3", commit=commit or str(BEE.commit), architectures=("86", "89"))
+    kind = HostKind(has_systemd=False, is_root=True, compute_capabilities=cards, held_engine=engine)
+    return resolve({"llama_preset": "gemma-4-31b", "llama_engine": "beellama-v0.4.3", **data}, CATALOG, kind)
+
+
+def test_a_pod_serves_with_the_engine_of_its_image() -> None:
+    found = held()
+    assert found.engine_is_in_image
+    assert str(found.binary) == BINARY
+    assert not any("engine" in sentence for sentence in found.unlocked)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [held(commit="1" * 40), held(llama_engine="beellama-07ac3ce")],
+    ids=["commit", "engine"],
+)
+def test_another_engine_than_the_images_must_be_locked_as_ever(found: ServerSpec) -> None:
+    assert not found.engine_is_in_image
+    assert str(found.binary) != BINARY
+    assert any("has no tarball in presets/lock.yaml. Fix: " in sentence for sentence in found.unlocked)
+
+
+def test_a_pod_whose_image_has_no_code_for_its_card_is_refused() -> None:
+    with pytest.raises(CatalogError, match=r"holds beellama-v0.4.3 for architectures 86, 89; the card here is 120"):
+        held(cards=("12.0",))
