@@ -90,10 +90,22 @@ options() {
   local found
   found=$(architectures) || exit 1
   echo "architectures: $found" >&2
-  printf '%s\n' -DGGML_CUDA=ON -DGGML_CUDA_FA=ON "-DGGML_CUDA_FA_ALL_QUANTS=$FA_ALL_QUANTS" -DGGML_CUDA_NCCL=OFF
+  printf '%s\n' -DGGML_CUDA=ON -DGGML_CUDA_FA=ON "$(all_quants)" -DGGML_CUDA_NCCL=OFF
+  # No PTX: it is a third of the code, for cards that a deploy would refuse the image to.
+  found=$(sed -E 's/\b([0-9]+[af]?)(;|$)/\1-real\2/g' <<<"$found")
   printf '%s\n' "-DCMAKE_CUDA_ARCHITECTURES=$found" "-DCMAKE_CUDA_COMPILER=$nvcc"
   # libcuda is the driver's, which no build has.
   printf '%s\n' -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined
+}
+
+# FlashAttention for every pair of KV types. CMake says nothing of an option that a source does not know, and the pairs
+# that it then leaves out run on the CPU: the newer name where the source has it.
+all_quants() {
+  if [ "$FA_ALL_QUANTS" = ON ] && grep -qs 'GGML_CUDA_FA_QUANTS' "$source/ggml/CMakeLists.txt"; then
+    echo "-DGGML_CUDA_FA_QUANTS=all"
+  else
+    echo "-DGGML_CUDA_FA_ALL_QUANTS=$FA_ALL_QUANTS"
+  fi
 }
 
 configure() {

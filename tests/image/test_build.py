@@ -77,8 +77,16 @@ def test_the_default_is_every_card_that_this_cuda_knows(tmp_path: Path, tree: Pa
     assert "architectures: 80;86;89;90\n" in run.stderr
     for option in ("-DGGML_CUDA=ON", "-DGGML_CUDA_FA_ALL_QUANTS=ON", "-DGGML_CUDA_NCCL=OFF", "-DGGML_NATIVE=OFF"):
         assert f" {option}" in run.stdout
-    assert " -DCMAKE_CUDA_ARCHITECTURES=80;86;89;90 " in run.stdout
+    assert " -DCMAKE_CUDA_ARCHITECTURES=80-real;86-real;89-real;90-real " in run.stdout
     assert "native" not in run.stdout.replace("GGML_NATIVE", "")
+
+
+def test_a_source_with_the_newer_name_for_all_quants_gets_that(tmp_path: Path, tree: Path) -> None:
+    (tree / "ggml").mkdir()
+    (tree / "ggml" / "CMakeLists.txt").write_text('set(GGML_CUDA_FA_QUANTS "" CACHE STRING "")\n')
+    for wanted, option in (("ON", "-DGGML_CUDA_FA_QUANTS=all"), ("OFF", "-DGGML_CUDA_FA_ALL_QUANTS=OFF")):
+        run = script(tmp_path, tree, {"nvcc": NVCC, "cmake": CMAKE}, CONFIGURE_ONLY="1", FA_ALL_QUANTS=wanted)
+        assert f" {option} " in run.stdout
 
 
 @pytest.mark.parametrize(
