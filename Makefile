@@ -1,6 +1,6 @@
 # make deploy TARGET=homelab   deploys inventories/homelab.py; DATA="llama_port=8911 …" overrides host data
 .DEFAULT_GOAL := help
-.PHONY: help up down plan deploy verify switch idempotent render unit image images publish lock-images image-test presets tiny check test test-offline test-testbed \
+.PHONY: help up down plan deploy verify switch idempotent render unit image images image-try publish lock-images image-test presets tiny check test test-offline test-testbed \
 	testbed testbed-down lock-python
 TARGET ?= local
 VARIANT ?=
@@ -49,6 +49,9 @@ image: run-env  ## Build the image for this machine's card; or CARD=rtx-4090, or
 
 images: run-env  ## Build every image: cuda12, cuda13, cpu
 	@$(BIN)/python -m beeyard.cli image --all $(if $(ENGINE),--engine $(ENGINE)) $(if $(JOBS),--jobs $(JOBS))
+
+image-try: dev-env  ## Try the image IMAGE= that `make image` built: user, files, flags, health, stop
+	@BEEYARD_IMAGE=$(or $(IMAGE),$(error name a variant, as in IMAGE=cpu)) BEEYARD_ENGINE=$(ENGINE) $(BIN)/pytest tests/image/test_image.py -m any_image
 
 publish: run-env  ## Build IMAGE= and push it to TO=ghcr.io/OWNER/NAME with SBOM and provenance; VERSION= ENGINE=
 	@$(BIN)/python -m beeyard.cli publish $(or $(IMAGE),$(error name a variant, as in IMAGE=cpu)) --to $(or $(TO),$(error name a repository, as in TO=ghcr.io/OWNER/NAME)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(VERSION),--version $(VERSION)) $(if $(JOBS),--jobs $(JOBS))
