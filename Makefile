@@ -1,6 +1,6 @@
 # make deploy TARGET=homelab   deploys inventories/homelab.py; DATA="llama_port=8911 …" overrides host data
 .DEFAULT_GOAL := help
-.PHONY: help up down plan deploy verify switch idempotent render unit image images image-try publish lock-images image-test presets tiny check test test-offline test-testbed \
+.PHONY: help up down plan deploy verify switch idempotent render unit image images image-try publish newest lock-images image-test presets tiny check test test-offline test-testbed \
 	testbed testbed-down lock-python
 TARGET ?= local
 VARIANT ?=
@@ -55,6 +55,9 @@ image-try: dev-env  ## Try the image IMAGE= that `make image` built: user, files
 
 publish: run-env  ## Build IMAGE= and push it to TO=ghcr.io/OWNER/NAME with SBOM and provenance; VERSION= ENGINE=
 	@$(BIN)/python -m beeyard.cli publish $(or $(IMAGE),$(error name a variant, as in IMAGE=cpu)) --to $(or $(TO),$(error name a repository, as in TO=ghcr.io/OWNER/NAME)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(VERSION),--version $(VERSION)) $(if $(JOBS),--jobs $(JOBS))
+
+newest: run-env  ## Try the newest commit of ENGINE= on the CPU; without, list the engines that have one
+	@$(BIN)/python -m beeyard.cli newest $(ENGINE) $(if $(JOBS),--jobs $(JOBS))
 
 lock-images: run-env  ## Ask the registries for the digests of the images' bases, and lock them
 	@$(BIN)/python -m beeyard.cli lock-images

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from beeyard.catalog import PROJECT, Catalog, CatalogError
-from beeyard.contract import parse_help, to_label
+from beeyard.contract import FlagTable, from_label, parse_help, to_label
 from beeyard.images import (
     BINARY,
     FLAGS_LABEL,
@@ -117,6 +117,11 @@ def publish_command(
     command = [*_command(wanted, bake, (), jobs, None, sent), *_flags_label(wanted, flags)]
     command += ["--set", f"{wanted.target}.tags={name}"]
     return [*command, "--set", f"{wanted.target}.args.VERSION={version}"] if version else command
+
+
+def flags_of_image(tag: str) -> FlagTable:
+    """The flags that :func:`build` found an image's binary to have."""
+    return from_label(json.loads(_docker("image", "inspect", tag).stdout)[0]["Config"]["Labels"][FLAGS_LABEL])
 
 
 def build_all(catalog: Catalog, engine: str, jobs: str) -> list[str]:
