@@ -11,7 +11,8 @@ OVERRIDES := $(foreach item,$(DATA),$(if $(findstring =,$(item)),--data '$(item)
 INVENTORY = $(or $(wildcard inventories/$(TARGET).py),$(error There is no inventories/$(TARGET).py. \
 	Fix: TARGET is one of $(notdir $(basename $(wildcard inventories/*.py)))))
 PYINFRA = $(BIN)/pyinfra $(OVERRIDES) $(INVENTORY)
-SH_FILES = $(shell git ls-files '*.sh' .ci/run)
+SH_FILES = $(shell git ls-files '*.sh' .ci)
+WORKFLOWS = $(wildcard .github/workflows/*.yaml)
 DOCKERFILES = $(shell git ls-files '*Dockerfile*' | grep -v dockerignore)
 
 help:  ## Show this list
@@ -72,6 +73,10 @@ check: dev-env  ## Lint, types, templates
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 	$(BIN)/yamllint --strict . && $(BIN)/shellcheck --external-sources $(SH_FILES)
 	$(BIN)/hadolint $(DOCKERFILES)
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
+	$(BIN)/zizmor --offline --quiet --no-progress $(WORKFLOWS)
+	@# No Python package brings actionlint itself, so it cannot be locked: it runs where it is installed.
+	@if command -v actionlint >/dev/null; then actionlint $(WORKFLOWS); else echo "left out: actionlint, which is not installed" >&2; fi
 	@tests/image/check.sh $(DOCKERFILES)
 	$(BIN)/docker-compose --profile '*' config --quiet
 	$(BIN)/docker-compose --file compose.yaml --file compose.cdi.yaml --profile '*' config --quiet
