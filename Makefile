@@ -1,6 +1,6 @@
 # make deploy TARGET=homelab   deploys inventories/homelab.py; DATA="llama_port=8911 …" overrides host data
 .DEFAULT_GOAL := help
-.PHONY: help up down plan deploy verify switch idempotent render unit image images lock-images image-test presets tiny check test test-offline test-testbed \
+.PHONY: help up down plan deploy verify switch idempotent render unit image images image-try publish newest lock-images image-test presets tiny check test test-offline test-testbed \
 	testbed testbed-down lock-python
 TARGET ?= local
 VARIANT ?=
@@ -11,7 +11,8 @@ OVERRIDES := $(foreach item,$(DATA),$(if $(findstring =,$(item)),--data '$(item)
 INVENTORY = $(or $(wildcard inventories/$(TARGET).py),$(error There is no inventories/$(TARGET).py. \
 	Fix: TARGET is one of $(notdir $(basename $(wildcard inventories/*.py)))))
 PYINFRA = $(BIN)/pyinfra $(OVERRIDES) $(INVENTORY)
-SH_FILES = $(shell git ls-files '*.sh' .ci/run)
+SH_FILES = $(shell git ls-files '*.sh' .ci)
+WORKFLOWS = $(wildcard .github/workflows/*.yaml)
 DOCKERFILES = $(shell git ls-files '*Dockerfile*' | grep -v dockerignore)
 
 help:  ## Show this list
@@ -50,6 +51,15 @@ image: run-env  ## Build the image for this machine's card; or CARD=rtx-4090, or
 images: run-env  ## Build every image: cuda12, cuda13, cpu
 	@$(BIN)/python -m beeyard.cli image --all $(if $(ENGINE),--engine $(ENGINE)) $(if $(JOBS),--jobs $(JOBS))
 
+image-try: dev-env  ## Try the image IMAGE= that `make image` built: user, files, flags, health, stop
+	@BEEYARD_IMAGE=$(or $(IMAGE),$(error name a variant, as in IMAGE=cpu)) BEEYARD_ENGINE=$(ENGINE) $(BIN)/pytest tests/image/test_image.py -m any_image
+
+publish: run-env  ## Build IMAGE= and push it to TO=ghcr.io/OWNER/NAME with SBOM and provenance; VERSION= ENGINE=
+	@$(BIN)/python -m beeyard.cli publish $(or $(IMAGE),$(error name a variant, as in IMAGE=cpu)) --to $(or $(TO),$(error name a repository, as in TO=ghcr.io/OWNER/NAME)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(VERSION),--version $(VERSION)) $(if $(JOBS),--jobs $(JOBS))
+
+newest: run-env  ## Try the newest commit of ENGINE= on the CPU; without, list the engines that have one
+	@$(BIN)/python -m beeyard.cli newest $(ENGINE) $(if $(JOBS),--jobs $(JOBS))
+
 lock-images: run-env  ## Ask the registries for the digests of the images' bases, and lock them
 	@$(BIN)/python -m beeyard.cli lock-images
 
@@ -63,6 +73,10 @@ check: dev-env  ## Lint, types, templates
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 	$(BIN)/yamllint --strict . && $(BIN)/shellcheck --external-sources $(SH_FILES)
 	$(BIN)/hadolint $(DOCKERFILES)
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
+	$(BIN)/zizmor --offline --quiet --no-progress $(WORKFLOWS)
+	@# No Python package brings actionlint itself, so it cannot be locked: it runs where it is installed.
+	@if command -v actionlint >/dev/null; then actionlint $(WORKFLOWS); else echo "left out: actionlint, which is not installed" >&2; fi
 	@tests/image/check.sh $(DOCKERFILES)
 	$(BIN)/docker-compose --profile '*' config --quiet
 	$(BIN)/docker-compose --file compose.yaml --file compose.cdi.yaml --profile '*' config --quiet

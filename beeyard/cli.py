@@ -1,5 +1,6 @@
 """The command `beeyard`: what can be seen and prepared without a host. A usage error or a bad preset exits with 2."""
 
+import json
 import shlex
 import sys
 import time
@@ -12,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from beeyard import hub, image_build
+from beeyard import newest as newest_engine
 from beeyard.catalog import PRESETS, PROJECT, CatalogError, HubFile, LocalFile, load_catalog, pick
 from beeyard.dialects import argv
-from beeyard.images import architecture
+from beeyard.images import SBOM_SCANNER, architecture
 from beeyard.lockfile import add_base, add_model, local_lock
 from beeyard.render import CLONE_PRESET, clone_compose, define, rendered_files
 from beeyard.spec import HostKind, Runtime, ServerSpec, resolve
@@ -86,14 +88,60 @@ def image(
         typer.echo(image_build.inspect(tag))
 
 
+@app.command()
+def publish(
+    variant: Annotated[str, typer.Argument(metavar="VARIANT", help="One of presets/images.yaml.")],
+    to: Annotated[str, typer.Option("--to", help="The repository, as ghcr.io/OWNER/NAME.")],
+    engine: Annotated[str | None, typer.Option("--engine", help="One that has a commit; else the usual one.")] = None,
+    jobs: Annotated[str, typer.Option("--jobs", help="Compilers at a time; auto: by cores and memory.")] = "auto",
+    version: Annotated[str, typer.Option("--version", help="Of this project, as v1.2.3; ends the tag.")] = "",
+) -> None:
+    """Build an engine's image, push it with SBOM and provenance, and print its line for presets/lock.yaml."""
+    catalog = load_catalog()
+    engine = engine or catalog.servers[CLONE_PRESET].engine
+    reference = image_build.publish(catalog, engine, variant, jobs, to, version)
+    typer.echo("Published. What pulls it, below `images:` in presets/lock.yaml:", err=True)
+    typer.echo(f"  {engine}-{variant}: {reference}")
+
+
+@app.command()
+def newest(
+    engine: Annotated[
+        str | None, typer.Argument(metavar="[ENGINE]", help="One of those; none: list them, as JSON.")
+    ] = None,
+    jobs: Annotated[str, typer.Option("--jobs", help="Compilers at a time; auto: by cores and memory.")] = "auto",
+) -> None:
+    """Build an engine's newest commit for the CPU, and compare its flags with those that we know; 1 if they broke."""
+    catalog = load_catalog()
+    if engine is None:
+        typer.echo(json.dumps(newest_engine.candidates(catalog)))
+        return
+    known = pick(catalog.engines, engine, "engine")
+    commit = newest_engine.newest_commit(known.repository)
+    typer.echo(f"{engine}: {known.repository} is at {commit}")
+    trial = newest_engine.with_commit(catalog, engine, commit)
+    tag = image_build.build(trial, newest_engine.trial_name(engine), "cpu", (), jobs, None)
+    typer.echo(image_build.inspect(tag))
+    found = newest_engine.compare(trial, engine, image_build.flags_of_image(tag))
+    for line in (*found.news, *found.breaks):
+        typer.echo(line)
+    if found.breaks:
+        typer.echo(
+            f"{engine}'s newest commit breaks what we know of it. Fix: add it to presets/engines.yaml with a flag "
+            "table of its own, and follow the change in beeyard/dialects.py",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
 @app.command("lock-images")
 def lock_images(
     file: Annotated[Path, typer.Option("--file", help="The lock to write.")] = PROJECT / "presets" / "lock.yaml",
 ) -> None:
-    """Ask the registries for the digests of the images' bases, and write them into the lock."""
+    """Ask the registries for the digests of the images' bases and the SBOM's scanner; write them into the lock."""
     catalog = load_catalog()
     names = {base for variant in catalog.images.values() for base in (variant.build_base, variant.server_base)}
-    for name in sorted(names):
+    for name in sorted(names | {SBOM_SCANNER}):
         if catalog.lock.bases.get(name) == "local":
             typer.echo(f"{name} is one of your own: left as it is")
             continue

@@ -104,6 +104,24 @@ def from_label(text: str) -> FlagTable:
     return _table(rows)
 
 
+def changes(old: FlagTable, new: FlagTable) -> tuple[list[str], list[str]]:
+    """What of a table a newer engine has no longer, and what it has beside it, a sentence each."""
+    lost: list[str] = []
+    for name, flag in old.items():
+        now = new.get(name)
+        if now is None:
+            lost.append(f"{name} is gone")
+        elif now.takes_value != flag.takes_value:
+            lost.append(f"{name} takes {'a' if now.takes_value else 'no'} value now")
+        elif now.choices and (gone := [word for word in flag.choices if word not in now.choices]):
+            lost.append(f"{name} does not take {', '.join(gone)} any more")
+    gained = [f"{name} is new" for name in new if name not in old]
+    for name, flag in old.items():
+        if flag.choices and name in new and (more := [w for w in new[name].choices if w not in flag.choices]):
+            gained.append(f"{name} also takes {', '.join(more)}")
+    return lost, gained
+
+
 def violations(arguments: Sequence[str], table: FlagTable, engine: str) -> list[str]:
     """
     What of an argument list (the binary first) the engine would not take, a sentence each.

@@ -8,19 +8,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from beeyard.catalog import PROJECT, Catalog, CatalogError
-from beeyard.contract import parse_help, to_label
+from beeyard.contract import FlagTable, from_label, parse_help, to_label
 from beeyard.images import (
     BINARY,
     FLAGS_LABEL,
     Build,
     architecture,
     check_architectures,
+    locked_scanner,
     pick_build,
     pod_tag,
+    published_name,
     variant_for,
 )
 from beeyard.render import bake_file
@@ -64,16 +67,61 @@ def build(
     name = pod_tag(wanted.tag) if pod else wanted.tag
     if pod:
         options = [*options, "--set", f"{wanted.target}.target=pod", "--set", f"{wanted.target}.tags={name}"]
-    with tempfile.TemporaryDirectory() as folder:
-        # Written anew, and not the committed one: it has the presets of BEEYARD_PRESETS, too.
-        bake = Path(folder, "docker-bake.hcl")
-        bake.write_text(bake_file(catalog))
+    with _bake(catalog) as bake:
         command = _command(wanted, bake, architectures, jobs, source, options)
         _run(command, wanted)
-        label = f"{wanted.target}.labels.{FLAGS_LABEL}={_flags_of(name)}"
         # Once more with the binary's own flags as a label: everything but the label comes from the cache.
-        _run([*command, "--set", label, "--progress=quiet"], wanted)
+        _run([*command, *_flags_label(wanted, _flags_of(name)), "--progress=quiet"], wanted)
     return name
+
+
+@contextmanager
+def _bake(catalog: Catalog) -> Iterator[Path]:
+    """docker-bake.hcl, not the committed one: it has the presets of BEEYARD_PRESETS, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        bake = Path(folder, "docker-bake.hcl")
+        bake.write_text(bake_file(catalog))
+        yield bake
+
+
+def _flags_label(wanted: Build, flags: str) -> Command:
+    return ["--set", f"{wanted.target}.labels.{FLAGS_LABEL}={flags}"]
+
+
+def publish(catalog: Catalog, engine: str, variant: str, jobs: str, repository: str, version: str) -> str:
+    """
+    Build an engine's image, send it to a registry with SBOM and provenance, and return it by digest.
+
+    :param repository: as ghcr.io/OWNER/NAME; the image's own name becomes its tag.
+    :param version: of this project, behind the tag and in the image's labels; it may be empty.
+    :raises CatalogError: in one sentence, why it is not there now.
+    """
+    wanted = pick_build(catalog, engine, variant)
+    name, scanner = published_name(wanted, repository, version), locked_scanner(catalog)
+    build(catalog, engine, variant, (), jobs, None)
+    with _bake(catalog) as bake:
+        metadata = bake.with_name("metadata.json")
+        sent = ["--metadata-file", str(metadata)]
+        command = publish_command(wanted, bake, jobs, _flags_of(wanted.tag), name, version, scanner, sent)
+        _run(command, wanted)
+        digest = json.loads(metadata.read_text())[wanted.target]["containerimage.digest"]
+    return f"{repository}@{digest}"
+
+
+def publish_command(
+    wanted: Build, bake: Path, jobs: str, flags: str, name: str, version: str, scanner: str, options: Sequence[str]
+) -> Command:
+    """The build that comes from the cache whole and goes to a registry, with its attestations."""
+    # mode=max has the build's arguments and the Dockerfile in it; a build has no secret among them.
+    sent = ["--push", "--provenance=mode=max", f"--sbom=generator={scanner}", *options]
+    command = [*_command(wanted, bake, (), jobs, None, sent), *_flags_label(wanted, flags)]
+    command += ["--set", f"{wanted.target}.tags={name}"]
+    return [*command, "--set", f"{wanted.target}.args.VERSION={version}"] if version else command
+
+
+def flags_of_image(tag: str) -> FlagTable:
+    """The flags that :func:`build` found an image's binary to have."""
+    return from_label(json.loads(_docker("image", "inspect", tag).stdout)[0]["Config"]["Labels"][FLAGS_LABEL])
 
 
 def build_all(catalog: Catalog, engine: str, jobs: str) -> list[str]:
@@ -184,6 +232,16 @@ _REASONS = (
     (
         r"(failed to fetch remote .*|unable to access .*|Could not resolve host.*)",
         "{repository} cannot be reached ({0}). Fix: check the network, or give a checkout with SOURCE=DIR",
+    ),
+    (
+        r"(Attestation is not supported for the docker driver)",
+        "this Docker Engine keeps no attestations. Fix: turn on its containerd image store, as "
+        ".ci/containerd-store.sh does, then run again",
+    ),
+    (
+        r"failed to push (\S+):[\w.-]+: .*(?:denied|unauthorized|401|403)",
+        "{0} lets nobody push who is not logged in and allowed to. Fix: docker login --password-stdin, with a token "
+        "that may write packages",
     ),
     (
         r"(?i)(no space left on device)",

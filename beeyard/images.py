@@ -1,6 +1,7 @@
 """The image of an engine: its name, its variants, the cards it holds code for. Pure."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ BINARY = "/opt/llama/llama-server"
 # In a pod's image: what engine it holds, for those who see its files but not its labels.
 HELD = "/opt/llama/engine.json"
 FLAGS_LABEL = "beeyard.flags"
+# Lists what a published image holds, its packages above all.
+SBOM_SCANNER = "docker/buildkit-syft-scanner:stable-1"
 # All that Dockerfile.cuda reads of the project to make a server.
 CONTEXT = (
     "Dockerfile.cuda",
@@ -70,6 +73,21 @@ def pod_tag(server_tag: str) -> str:
     return f"{server_tag}-pod"
 
 
+def published_name(build: Build, repository: str, version: str) -> str:
+    """
+    What an engine's image is called in a registry.
+
+    :raises CatalogError: no registry takes the name.
+    """
+    name = f"{repository}:{build.tag.partition(':')[2]}{'-' if version else ''}{version}"
+    if not re.fullmatch(r"[a-z0-9.-]+(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+:[\w.-]{1,128}", name):
+        raise CatalogError(
+            f"no registry takes the name {name!r}. Fix: write it as ghcr.io/OWNER/NAME in lower case, "
+            "the version as v1.2.3"
+        )
+    return name
+
+
 def built_tag(build: Build, architectures: Iterable[str]) -> str:
     """The name of an image that a host builds itself: it changes with anything that it is built from."""
     content = [(PROJECT / name).read_bytes() for name in CONTEXT] + [repr((build, list(architectures))).encode()]
@@ -111,12 +129,27 @@ def pick_build(catalog: Catalog, engine_name: str, variant_name: str) -> Build:
         )
     missing = unlocked_bases(catalog, [variant])
     if missing:
-        raise CatalogError(
-            f"the base image {' and '.join(missing)} has no digest in presets/lock.yaml. Fix: run `make lock-images` "
-            "where the registry can be reached, and commit what it writes"
-        )
+        raise _unlocked(f"the base image {' and '.join(missing)}")
     (found,) = (b for b in builds(catalog) if (b.engine_name, b.variant_name) == (engine_name, variant_name))
     return found
+
+
+def locked_scanner(catalog: Catalog) -> str:
+    """
+    What writes a published image's SBOM, by digest.
+
+    :raises CatalogError: the lock has none.
+    """
+    if SBOM_SCANNER not in catalog.lock.bases:
+        raise _unlocked(f"{SBOM_SCANNER}, which writes the SBOM,")
+    return locked_base(catalog, SBOM_SCANNER)
+
+
+def _unlocked(what: str) -> CatalogError:
+    return CatalogError(
+        f"{what} has no digest in presets/lock.yaml. Fix: run `make lock-images` "
+        "where the registry can be reached, and commit what it writes"
+    )
 
 
 def locked_base(catalog: Catalog, name: str) -> str:

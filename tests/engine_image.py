@@ -6,13 +6,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from beeyard.catalog import PROJECT
+from beeyard.catalog import PROJECT, load_catalog
 from beeyard.images import pod_tag, tag
+from beeyard.render import CLONE_PRESET
 
 STATE = Path(os.environ.get("BEEYARD_TESTBED_STATE", PROJECT / ".testbed"))
 SOURCE = STATE / "sources" / "llama.cpp"
 ENGINE, VARIANT = "llama.cpp-b11434", "cpu"
 TAG = tag(ENGINE, VARIANT)
+# `make image-try`: the tests of any image look at this one, and nothing is built.
+GIVEN = (
+    tag(os.environ.get("BEEYARD_ENGINE") or load_catalog().servers[CLONE_PRESET].engine, os.environ["BEEYARD_IMAGE"])
+    if os.environ.get("BEEYARD_IMAGE")
+    else None
+)
 BASE = "beeyard-testbed/debian:trixie"
 DOCKER = {"DOCKER_HOST": "unix:///var/run/docker.sock"}
 # Tables of presets: the engine's source is given as a checkout, its bases are what the test bed made.

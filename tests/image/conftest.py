@@ -37,7 +37,7 @@ def client() -> Iterator[docker.DockerClient]:
 
 @pytest.fixture(scope="session")
 def image(client: docker.DockerClient, presets: Path) -> Image:
-    return client.images.get(engine_image.build(presets))
+    return client.images.get(engine_image.GIVEN or engine_image.build(presets))
 
 
 @pytest.fixture(scope="session")

@@ -42,13 +42,16 @@ def test_its_labels_say_what_it_is(image: Image) -> None:
     assert labels["beeyard.cuda-architectures"] == ""
 
 
+@pytest.mark.any_image
 def test_its_flags_are_the_binarys_own(client: docker.DockerClient, image: Image) -> None:
     labelled = from_label(image.labels["beeyard.flags"])
     told = parse_help(run(client, image, f"{BINARY} --help"))
     assert {name: flag[1:] for name, flag in labelled.items()} == {name: flag[1:] for name, flag in told.items()}
-    assert "draft-dflash" in labelled["--spec-type"].choices
+    if engine_image.GIVEN is None:
+        assert "draft-dflash" in labelled["--spec-type"].choices
 
 
+@pytest.mark.any_image
 def test_its_user_is_a_number_and_not_root(image: Image) -> None:
     assert image.attrs["Config"]["User"] == f"{USER_ID}:{USER_ID}"
     assert image.attrs["Config"]["StopSignal"] == "SIGTERM"
@@ -60,6 +63,7 @@ def test_it_is_its_base_and_little_more(client: docker.DockerClient, image: Imag
     assert 0 < more < 60e6, f"{more / 1e6:.0f} MB on top of its base"
 
 
+@pytest.mark.any_image
 def test_it_has_nothing_that_builds_and_nothing_to_hide(client: docker.DockerClient, image: Image) -> None:
     tools = "gcc g++ cc c++ clang cmake ninja make git ccache nvcc pip curl wget"
     assert run(client, image, f"for tool in {tools}; do command -v $tool; done; true") == ""
@@ -74,9 +78,11 @@ def test_it_has_nothing_that_builds_and_nothing_to_hide(client: docker.DockerCli
     assert run(client, image, "find / -xdev -name '.*_history'", user="0") == ""
 
 
+@pytest.mark.any_image
 def test_its_libraries_are_complete_from_any_directory(client: docker.DockerClient, image: Image) -> None:
     missing = run(client, image, "cd / && for file in /opt/llama/llama-server /opt/llama/*.so*; do ldd $file; done")
-    assert "not found" not in missing
+    # libcuda is the driver's: the toolkit brings it into a container on a machine with a card.
+    assert not [line for line in missing.splitlines() if "not found" in line and "libcuda.so" not in line]
     # The backend for this very CPU is found and loaded.
     assert (
         "CPU" in run(client, image, "cd /tmp && /opt/llama/llama-server --list-devices 2>&1; ls /opt/llama").upper()
@@ -97,12 +103,14 @@ def test_locked_up_it_turns_healthy_and_drafts(servers: Servers) -> None:
     assert 0 < timings["draft_n_accepted"] <= timings["draft_n"]
 
 
+@pytest.mark.any_image
 @pytest.mark.parametrize("arguments", [("--port", "9017"), ()], ids=["another-port", "the-usual-port"])
 def test_health_is_asked_on_the_port_that_it_really_uses(servers: Servers, arguments: tuple[str, ...]) -> None:
     container = servers.start(*arguments)
     assert wait_for(30, lambda: health(container) == "healthy"), container.logs()
 
 
+@pytest.mark.any_image
 def test_a_server_that_does_not_answer_is_not_healthy(servers: Servers) -> None:
     container = servers.start("--host", "127.0.0.1")
     assert wait_for(30, lambda: health(container) == "healthy"), container.logs()
@@ -110,6 +118,7 @@ def test_a_server_that_does_not_answer_is_not_healthy(servers: Servers) -> None:
     assert container.exec_run(["timeout", "10", "/opt/llama/healthy"]).exit_code == 1
 
 
+@pytest.mark.any_image
 def test_it_stops_at_once_when_idle(servers: Servers) -> None:
     container = servers.start()
     assert wait_for(30, lambda: health(container) == "healthy"), container.logs()
@@ -119,6 +128,7 @@ def test_it_stops_at_once_when_idle(servers: Servers) -> None:
     assert container.wait()["StatusCode"] == 0
 
 
+@pytest.mark.any_image
 def test_it_stops_at_once_while_it_loads(servers: Servers, folder: Path) -> None:
     # A pipe that nobody writes to is a model that loads for ever.
     slow = folder / "slow.gguf"

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from beeyard.catalog import load_catalog
+from beeyard.images import SBOM_SCANNER
 from tests import engine_image
 
 OCI = "application/vnd.oci.image"
@@ -97,11 +98,11 @@ def lock(presets: Path, tmp_path: Path, base: str) -> tuple[int, str, str]:
     shutil.copytree(presets, folder)
     bases = {"build_base": base, "server_base": engine_image.BASE}
     (folder / "images.yaml").write_text(yaml.safe_dump({"cpu": bases}))
-    # The project's own bases are elsewhere, and no test asks the world.
+    # What the project itself pins is elsewhere, and no test asks the world.
     others = {
         name for variant in load_catalog().images.values() for name in (variant.build_base, variant.server_base)
     }
-    own = dict.fromkeys([*others, engine_image.BASE], "local")
+    own = dict.fromkeys([*others, SBOM_SCANNER, engine_image.BASE], "local")
     (folder / "lock.yaml").write_text(yaml.safe_dump({"bases": own}))
     file = tmp_path / "lock.yaml"
     file.write_text('# Ours.\nbases:\n  "other:1": sha256:0\nmodels: {}\n')
