@@ -54,8 +54,8 @@ images: run-env  ## Build every image: cuda12, cuda13, cpu
 image-try: dev-env  ## Try the image IMAGE= that `make image` built: user, files, flags, health, stop
 	@BEEYARD_IMAGE=$(or $(IMAGE),$(error name a variant, as in IMAGE=cpu)) BEEYARD_ENGINE=$(ENGINE) $(BIN)/pytest tests/image/test_image.py -m any_image
 
-publish: run-env  ## Build IMAGE= and push it to TO=ghcr.io/OWNER/NAME with SBOM and provenance; VERSION= ENGINE=
-	@$(BIN)/python -m beeyard.cli publish $(or $(IMAGE),$(error name a variant, as in IMAGE=cpu)) --to $(or $(TO),$(error name a repository, as in TO=ghcr.io/OWNER/NAME)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(VERSION),--version $(VERSION)) $(if $(JOBS),--jobs $(JOBS))
+publish: run-env  ## Build IMAGE= and push it to TO=ghcr.io/OWNER/NAME with SBOM and provenance; VERSION= ENGINE= POD=1
+	@$(BIN)/python -m beeyard.cli publish $(or $(IMAGE),$(error name a variant, as in IMAGE=cpu)) --to $(or $(TO),$(error name a repository, as in TO=ghcr.io/OWNER/NAME)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(VERSION),--version $(VERSION)) $(if $(JOBS),--jobs $(JOBS)) $(if $(POD),--pod)
 
 newest: run-env  ## Try the newest commit of ENGINE= on the CPU; without, list the engines that have one
 	@$(BIN)/python -m beeyard.cli newest $(ENGINE) $(if $(JOBS),--jobs $(JOBS))

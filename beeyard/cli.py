@@ -95,11 +95,16 @@ def publish(
     engine: Annotated[str | None, typer.Option("--engine", help="One that has a commit; else the usual one.")] = None,
     jobs: Annotated[str, typer.Option("--jobs", help="Compilers at a time; auto: by cores and memory.")] = "auto",
     version: Annotated[str, typer.Option("--version", help="Of this project, as v1.2.3; ends the tag.")] = "",
+    pod: Annotated[bool, typer.Option("--pod", help="The one that a rented pod starts from.")] = False,
 ) -> None:
     """Build an engine's image, push it with SBOM and provenance, and print its line for presets/lock.yaml."""
     catalog = load_catalog()
     engine = engine or catalog.servers[CLONE_PRESET].engine
-    reference = image_build.publish(catalog, engine, variant, jobs, to, version)
+    reference = image_build.publish(catalog, engine, variant, jobs, to, version, pod=pod)
+    if pod:
+        typer.echo("Published. What a pod's template names:", err=True)
+        typer.echo(reference)
+        return
     typer.echo("Published. What pulls it, below `images:` in presets/lock.yaml:", err=True)
     typer.echo(f"  {engine}-{variant}: {reference}")
 

@@ -65,10 +65,8 @@ def build(
         check_architectures(wanted.variant.cuda, architectures or wanted.variant.architectures, catalog.gpus)
     _check_docker(wanted)
     name = pod_tag(wanted.tag) if pod else wanted.tag
-    if pod:
-        options = [*options, "--set", f"{wanted.target}.target=pod", "--set", f"{wanted.target}.tags={name}"]
     with _bake(catalog) as bake:
-        command = _command(wanted, bake, architectures, jobs, source, options)
+        command = _command(wanted, bake, architectures, jobs, source, options) + _named(wanted, name, pod=pod)
         _run(command, wanted)
         # Once more with the binary's own flags as a label: everything but the label comes from the cache.
         _run([*command, *_flags_label(wanted, _flags_of(name)), "--progress=quiet"], wanted)
@@ -88,34 +86,42 @@ def _flags_label(wanted: Build, flags: str) -> Command:
     return ["--set", f"{wanted.target}.labels.{FLAGS_LABEL}={flags}"]
 
 
-def publish(catalog: Catalog, engine: str, variant: str, jobs: str, repository: str, version: str) -> str:
+def _named(wanted: Build, name: str, *, pod: bool) -> Command:
+    stage = ["--set", f"{wanted.target}.target=pod"] if pod else []
+    return [*stage, "--set", f"{wanted.target}.tags={name}"]
+
+
+def publish(
+    catalog: Catalog, engine: str, variant: str, jobs: str, repository: str, version: str, *, pod: bool = False
+) -> str:
     """
     Build an engine's image, send it to a registry with SBOM and provenance, and return it by digest.
 
     :param repository: as ghcr.io/OWNER/NAME; the image's own name becomes its tag.
     :param version: of this project, behind the tag and in the image's labels; it may be empty.
+    :param pod: the image that a rented pod starts from.
     :raises CatalogError: in one sentence, why it is not there now.
     """
     wanted = pick_build(catalog, engine, variant)
     name, scanner = published_name(wanted, repository, version), locked_scanner(catalog)
-    build(catalog, engine, variant, (), jobs, None)
+    name = pod_tag(name) if pod else name
+    local = build(catalog, engine, variant, (), jobs, None, pod=pod)
     with _bake(catalog) as bake:
         metadata = bake.with_name("metadata.json")
         sent = ["--metadata-file", str(metadata)]
-        command = publish_command(wanted, bake, jobs, _flags_of(wanted.tag), name, version, scanner, sent)
-        _run(command, wanted)
+        command = publish_command(wanted, bake, jobs, _flags_of(local), version, scanner, sent)
+        _run([*command, *_named(wanted, name, pod=pod)], wanted)
         digest = json.loads(metadata.read_text())[wanted.target]["containerimage.digest"]
     return f"{repository}@{digest}"
 
 
 def publish_command(
-    wanted: Build, bake: Path, jobs: str, flags: str, name: str, version: str, scanner: str, options: Sequence[str]
+    wanted: Build, bake: Path, jobs: str, flags: str, version: str, scanner: str, options: Sequence[str]
 ) -> Command:
     """The build that comes from the cache whole and goes to a registry, with its attestations."""
     # mode=max has the build's arguments and the Dockerfile in it; a build has no secret among them.
     sent = ["--push", "--provenance=mode=max", f"--sbom=generator={scanner}", *options]
     command = [*_command(wanted, bake, (), jobs, None, sent), *_flags_label(wanted, flags)]
-    command += ["--set", f"{wanted.target}.tags={name}"]
     return [*command, "--set", f"{wanted.target}.args.VERSION={version}"] if version else command
 
 

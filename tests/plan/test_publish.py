@@ -56,6 +56,13 @@ def test_what_is_sent_is_what_was_built_and_its_line_is_printed(tmp_path: Path) 
     assert load_catalog([PROJECT / "presets", tmp_path]).lock.images == images
 
 
+def test_a_pods_image_is_sent_under_its_own_name(tmp_path: Path) -> None:
+    run, builds = publish(tmp_path, "cpu", "--to", "ghcr.io/bees/beeyard", "--version", "v1.2.3", "--pod")
+    assert (run.returncode, run.stdout) == (0, f"ghcr.io/bees/beeyard@{DIGEST}\n"), run.stderr
+    assert all("beellama-v0_4_3-cpu.target=pod" in line for line in builds)
+    assert "beellama-v0_4_3-cpu.tags=ghcr.io/bees/beeyard:beellama-v0.4.3-cpu-v1.2.3-pod" in builds[-1]
+
+
 def test_a_bad_name_is_refused_before_anything_is_built(tmp_path: Path) -> None:
     run, builds = publish(tmp_path, "cpu", "--to", "ghcr.io/Bees/beeyard")
     assert run.returncode == 2
