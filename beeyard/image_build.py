@@ -66,7 +66,9 @@ def build(
     _check_docker(wanted)
     name = pod_tag(wanted.tag) if pod else wanted.tag
     with _bake(catalog) as bake:
-        command = _command(wanted, bake, architectures, jobs, source, options) + _named(wanted, name, pod=pod)
+        # --load: a builder in a container of its own keeps what it makes to itself.
+        command = _command(wanted, bake, architectures, jobs, source, [*options, "--load"])
+        command += _named(wanted, name, pod=pod)
         _run(command, wanted)
         # Once more with the binary's own flags as a label: everything but the label comes from the cache.
         _run([*command, *_flags_label(wanted, _flags_of(name)), "--progress=quiet"], wanted)
@@ -105,6 +107,8 @@ def publish(
     wanted = pick_build(catalog, engine, variant)
     name, scanner = published_name(wanted, repository, version), locked_scanner(catalog)
     name = pod_tag(name) if pod else name
+    check_login(repository)
+    check_builder(_docker("buildx", "inspect").stdout, _docker("info", "--format", "{{json .DriverStatus}}").stdout)
     local = build(catalog, engine, variant, (), jobs, None, pod=pod)
     with _bake(catalog) as bake:
         metadata = bake.with_name("metadata.json")
@@ -113,6 +117,44 @@ def publish(
         _run([*command, *_named(wanted, name, pod=pod)], wanted)
         digest = json.loads(metadata.read_text())[wanted.target]["containerimage.digest"]
     return f"{repository}@{digest}"
+
+
+def check_login(repository: str) -> None:
+    """
+    Refuse what would fail after an hour of building.
+
+    :raises CatalogError: Docker has no login for the registry. One on this very machine may want none.
+    """
+    registry = repository.partition("/")[0]
+    config = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker", "config.json")
+    try:
+        known = json.loads(config.read_text())
+    except (OSError, ValueError):
+        known = {}
+    found = any(registry in name for table in ("auths", "credHelpers") for name in known.get(table) or {})
+    if not found and registry.partition(":")[0] not in ("localhost", "127.0.0.1"):
+        raise CatalogError(
+            f"nobody is logged in at {registry}, so {repository} cannot be pushed to. Fix: docker login {registry} "
+            "--username NAME --password-stdin, with a token that may write packages on its stdin"
+        )
+
+
+def check_builder(builder: str, storage: str) -> None:
+    """
+    Refuse a builder that makes no attestations.
+
+    :param builder: what ``docker buildx inspect`` prints.
+    :param storage: the engine's DriverStatus, which names its image store.
+    :raises CatalogError: it is Docker's own, on Docker's own image store.
+    """
+    if re.search(r"^Driver:\s+docker$", builder, re.MULTILINE) and "io.containerd.snapshotter" not in storage:
+        raise CatalogError(_NO_ATTESTATIONS)
+
+
+_NO_ATTESTATIONS = (
+    "this Docker Engine keeps no attestations. Fix: turn on its containerd image store, as .ci/containerd-store.sh "
+    "does, or take a builder of its own with `docker buildx create --use`"
+)
 
 
 def publish_command(
@@ -241,8 +283,7 @@ _REASONS = (
     ),
     (
         r"(Attestation is not supported for the docker driver)",
-        "this Docker Engine keeps no attestations. Fix: turn on its containerd image store, as "
-        ".ci/containerd-store.sh does, then run again",
+        _NO_ATTESTATIONS,
     ),
     (
         r"failed to push (\S+):[\w.-]+: .*(?:denied|unauthorized|401|403)",

@@ -33,6 +33,8 @@ def publish(tmp_path: Path, *words: str) -> tuple[subprocess.CompletedProcess[st
     docker.write_text(DOCKER)
     docker.chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "NOTES": str(notes)}
+    (tmp_path / "config.json").write_text('{"auths": {"ghcr.io": {}}}')
+    env["DOCKER_CONFIG"] = str(tmp_path)
     run = subprocess.run(
         [sys.executable, "-m", "beeyard.cli", "publish", *words], check=False, capture_output=True, text=True,
         cwd=PROJECT, env={**env, "BEEYARD_PRESETS": str(tmp_path)}, timeout=60,

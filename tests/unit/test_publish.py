@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from beeyard.catalog import CatalogError, load_catalog
-from beeyard.image_build import publish_command, reason
+from beeyard.image_build import check_builder, check_login, publish_command, reason
 from beeyard.images import SBOM_SCANNER, Build, locked_scanner, pick_build, published_name
 
 CATALOG = load_catalog()
@@ -52,6 +52,36 @@ def test_a_name_that_no_registry_takes_is_refused_before_the_build(repository: s
 
 def test_a_registry_may_be_at_a_port() -> None:
     assert published_name(build(), "localhost:5000/bees", "") == "localhost:5000/bees:beellama-v0.4.3-cuda12"
+
+
+@pytest.mark.parametrize(
+    ("config", "repository", "allowed"),
+    [
+        ('{"auths": {"ghcr.io": {}}}', "ghcr.io/bees/beeyard", True),
+        ('{"credHelpers": {"ghcr.io": "secretservice"}}', "ghcr.io/bees/beeyard", True),
+        ('{"auths": {"quay.io": {}}}', "ghcr.io/bees/beeyard", False),
+        ("", "ghcr.io/bees/beeyard", False),
+        ("", "localhost:5000/bees", True),
+    ],
+)
+def test_who_is_not_logged_in_is_told_before_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, repository: str, allowed: bool
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    if allowed:
+        check_login(repository)
+    else:
+        with pytest.raises(CatalogError, match=r"nobody is logged in at ghcr.io, .* Fix: docker login ghcr.io"):
+            check_login(repository)
+
+
+def test_a_builder_that_makes_no_attestations_is_told_before_the_build() -> None:
+    own, other = "Name:   default\nDriver: docker\n", "Name: x\nDriver: docker-container\n"
+    check_builder(other, "[]")
+    check_builder(own, '[["driver-type","io.containerd.snapshotter.v1"]]')
+    with pytest.raises(CatalogError, match=r"keeps no attestations\. Fix: "):
+        check_builder(own, '[["Backing Filesystem","extfs"]]')
 
 
 def test_what_writes_the_sbom_is_pinned() -> None:
