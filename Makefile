@@ -102,7 +102,7 @@ test-others:
 	@$(BIN)/pytest tests/testbed -k "not pod and not compose"
 
 image-test: dev-env tiny testbed  ## Build a real engine's CPU image (10 minutes, once a machine) and try it, alone and deployed
-	@$(BIN)/pytest tests/image tests/testbed/test_compose.py
+	@$(BIN)/pytest tests/image tests/testbed/test_compose.py tests/testbed/test_compose_gpu.py
 
 testbed:  ## Start the test hosts: a Docker Engine, a systemd host, pods, a Hub
 	@tests/testbed/up.sh

@@ -80,7 +80,8 @@ class DockerEngine(FactBase[DockerProbe]):
                 version="" if errors else info.get("ServerVersion", ""),
                 silent=errors[0] if errors else found.get("silent", ""),
                 runtimes=sorted(info.get("Runtimes") or {}),
-                has_cdi="cdi" in found,
+                # An engine before 28 looks into no folder unless its configuration has features.cdi.
+                has_cdi="cdi" in found and bool(info.get("CDISpecDirs")),
                 root=info.get("DockerRootDir", ""),
                 # The classic store takes a tarball without the layers that it has; containerd's wants all of them.
                 keeps_layers_apart="io.containerd.snapshotter" not in driver_status,

@@ -37,13 +37,15 @@ printf '%s\n' "$line" >"$work/list"
 install -m 644 "$work/list" "/etc/apt/sources.list.d/beeyard-$name.list"
 """
 
-# Has Docker restart only if its configuration changed.
+# For a Docker that does not know the runtime: it was not configured, or not restarted since.
 CONFIGURE = r"""
 set -eu
 file=/etc/docker/daemon.json
-before=$(sha256sum "$file" 2>/dev/null || echo none)
-nvidia-ctk runtime configure --runtime=docker >/dev/null 2>&1
-[ "$before" = "$(sha256sum "$file" 2>/dev/null || echo none)" ] || systemctl restart docker
+said=$(nvidia-ctk runtime configure --runtime=docker 2>&1) && grep -qs '"nvidia"' "$file" || {
+    echo "nvidia-ctk did not configure Docker: $(printf '%s' "$said" | tail -n 1). Fix: see that $file is JSON" >&2
+    exit 1
+}
+systemctl restart docker
 """
 
 

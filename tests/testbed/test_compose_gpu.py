@@ -1,0 +1,261 @@
+"""
+Docker and a card on the Debian 13 host, as far as they can be had without a card.
+
+Real are Docker, its reservations and CDI, apt and gpg. Stand-ins, which do what the documented ones do: nvidia-smi,
+nvidia-ctk, the runtime and its hook, which puts nvidia-smi into a container as the real one does.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyinfra.api import Config, Inventory, State
+from pyinfra.api.connect import connect_all, disconnect_all
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.operation import add_op
+from pyinfra.api.operations import run_ops
+
+from beeyard.catalog import PROJECT
+from beeyard.images import tag
+from beeyard.operations import docker_engines
+from tests import engine_image
+from tests.testbed.conftest import STATE, Bed, Deploy
+from tests.testbed.test_compose import HOST, container, here
+
+SMI = r"""#!/bin/sh
+case $* in
+*compute_cap*) echo 8.9 ;;
+*--list-gpus*) echo "GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-5a1c2b9e-0000-4000-8000-000000000000)" ;;
+*--query-compute-apps*) for pid in $(pgrep -x llama-server); do echo "$pid, 512"; done ;;
+*--query-gpu=memory.used*) echo 512 ;;
+esac
+"""
+CTK = r"""#!/usr/bin/env python3
+import json, pathlib, sys
+assert sys.argv[1:] == ["runtime", "configure", "--runtime=docker"], sys.argv
+file = pathlib.Path("/etc/docker/daemon.json")
+conf = json.loads(file.read_text()) if file.exists() else {}
+conf.setdefault("runtimes", {})["nvidia"] = {"args": [], "path": "nvidia-container-runtime"}
+file.parent.mkdir(exist_ok=True)
+file.write_text(json.dumps(conf, indent=4))
+"""
+# Docker starts a reservation's hook by this name, with the container's state on its standard input.
+HOOK = r"""#!/usr/bin/env python3
+import json, pathlib, shutil, sys
+bundle = pathlib.Path(json.load(sys.stdin)["bundle"])
+root = pathlib.Path(json.loads((bundle / "config.json").read_text())["root"]["path"])
+shutil.copy("/usr/bin/nvidia-smi", root / "usr/bin/nvidia-smi")
+"""
+SEES_NOTHING = "#!/bin/sh\nexit 0\n"
+CDI = """\
+cdiVersion: "0.5.0"
+kind: nvidia.com/gpu
+devices:
+  - name: "0"
+    containerEdits:
+      deviceNodes: [{path: /dev/nvidia0, hostPath: /dev/null}]
+containerEdits:
+  mounts: [{hostPath: /usr/bin/nvidia-smi, containerPath: /usr/bin/nvidia-smi, options: [ro, nosuid, bind]}]
+"""
+CARD = {"llama_preset": "gpu", "llama_engine": "image-cuda", "llama_image_variant": "cpu"}
+
+
+def put(bed: Bed, path: str, text: str, mode: str = "755") -> None:
+    command = ["ssh", "-F", str(STATE / "ssh_config"), f"beeyard-{HOST}"]
+    script = f"mkdir -p $(dirname {path}) && cat >{path} && chmod {mode} {path}"
+    subprocess.run([*command, script], input=text, text=True, check=True, timeout=60)
+
+
+class Failed(Exception):
+    """The operation failed on the host."""
+
+
+def apply(operation: Any, **arguments: Any) -> int:
+    """Apply an operation to the host; how many commands it needed: 0 means that nothing was to be done."""
+    data = {
+        "ssh_hostname": "127.0.0.1", "ssh_port": 2204, "ssh_user": "root", "ssh_key": str(STATE / "id_ed25519"),
+        "ssh_known_hosts_file": str(STATE / "known_hosts"), "ssh_strict_host_key_checking": "yes",
+    }  # fmt: skip
+    state = State(inventory=Inventory(([(HOST, data)], {})), config=Config())
+    connect_all(state)
+    try:
+        (meta,) = add_op(state, operation, **arguments).values()
+        try:
+            run_ops(state)
+        except PyinfraError as error:
+            raise Failed(str(error)) from error
+        return len(meta._commands)
+    finally:
+        disconnect_all(state)
+
+
+@pytest.fixture(scope="module")
+def docker(bed: Bed) -> Iterator[Bed]:
+    """The host with a Docker that serves, a stand-in of a card, and an image that says that it has code for it."""
+    engine_image.build(bed.presets)
+    run = bed.deploy(HOST)
+    assert run.code == 0, run.output
+    label = ["--label", "beeyard.cuda-architectures=86;89", "--label", "beeyard.accelerator=cuda"]
+    here("build", "--tag", tag("image-cuda", "cpu"), *label, "-", input=f"FROM {engine_image.TAG}\n")
+    put(bed, "/usr/bin/nvidia-smi", SMI)
+    yield bed
+    bed.sh(
+        HOST,
+        "rm -rf /usr/bin/nvidia-smi /usr/local/bin/nvidia-ctk /usr/local/bin/nvidia-container-runtime* /etc/cdi "
+        "/etc/docker/daemon.json; systemctl reset-failed docker; systemctl restart docker",
+    )
+    here("image", "rm", "--force", tag("image-cuda", "cpu"))
+    assert bed.deploy(HOST).code == 0
+
+
+def deploy(bed: Bed, **data: Any) -> Deploy:
+    return bed.deploy(HOST, **{**CARD, **data})
+
+
+def verify(bed: Bed, **data: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/host", "-q"],
+        check=False, capture_output=True, text=True, cwd=PROJECT,
+        env={
+            **bed.environment, "TARGET": "testbed", "LIMIT": HOST,
+            "DATA": " ".join(f"{key}={value}" for key, value in {**CARD, **data}.items()),
+        },
+    )  # fmt: skip
+    return run.stdout
+
+
+def test_the_toolkit_makes_docker_know_the_card_once(docker: Bed) -> None:
+    put(docker, "/usr/local/bin/nvidia-ctk", CTK)
+    put(docker, "/usr/local/bin/nvidia-container-runtime", '#!/bin/sh\nexec runc "$@"\n')
+    put(docker, "/usr/local/bin/nvidia-container-runtime-hook", HOOK)
+    put(docker, "/etc/docker/daemon.json", '{"log-level": "warn"}\n', "644")
+    assert apply(docker_engines.sees_nvidia) == 1
+    assert "nvidia" in docker.sh(HOST, "docker info --format '{{json .Runtimes}}'")
+    assert '"log-level": "warn"' in docker.sh(HOST, "cat /etc/docker/daemon.json")
+    started = docker.sh(HOST, "systemctl show docker --property=MainPID")
+    assert apply(docker_engines.sees_nvidia) == 0
+    assert docker.sh(HOST, "systemctl show docker --property=MainPID") == started
+
+
+def test_a_docker_that_was_configured_and_not_restarted_is_restarted(docker: Bed) -> None:
+    docker.sh(HOST, "cd /etc/docker && mv daemon.json /root && systemctl restart docker && mv /root/daemon.json .")
+    assert "nvidia" not in docker.sh(HOST, "docker info --format '{{json .Runtimes}}'")
+    assert apply(docker_engines.sees_nvidia) == 1
+    assert "nvidia" in docker.sh(HOST, "docker info --format '{{json .Runtimes}}'")
+
+
+def test_a_container_with_a_reserved_card_passes_the_gate(docker: Bed) -> None:
+    run = deploy(docker)
+    assert run.code == 0, run.output
+    assert "512 MiB of GPU memory" in run.stderr
+    (request,) = container(docker)["HostConfig"]["DeviceRequests"]
+    assert (request["Driver"], request["Count"]) == ("nvidia", 1)
+    assert deploy(docker).totals["success"] == 0
+    said = verify(docker)
+    assert "failed" not in said, said
+    assert "12 passed" in said, said
+
+
+def test_a_container_that_lost_its_card_does_not_pass_the_gate(docker: Bed) -> None:
+    put(docker, "/usr/local/bin/nvidia-container-runtime-hook", SEES_NOTHING)
+    docker.sh(HOST, "python3 /opt/beeyard/bin/guard.py stop /opt/beeyard")
+    run = deploy(docker)
+    put(docker, "/usr/local/bin/nvidia-container-runtime-hook", HOOK)
+    assert run.code != 0
+    assert "it is running on CPU: the container sees no GPU (" in run.stderr
+    assert "Fix: " in run.stderr
+    run = deploy(docker)
+    assert run.code == 0, run.output
+
+
+def test_a_card_that_the_image_has_no_code_for_stops_nothing(docker: Bed) -> None:
+    put(docker, "/usr/bin/nvidia-smi", SMI.replace("echo 8.9", "echo 12.0"))
+    before = container(docker)
+    run = deploy(docker)
+    put(docker, "/usr/bin/nvidia-smi", SMI)
+    assert run.code != 0
+    assert "holds code for architectures 86, 89; the card here is 120. Fix: " in run.stderr
+    assert container(docker)["State"]["StartedAt"] == before["State"]["StartedAt"]
+
+
+def test_a_cdi_file_is_nothing_to_an_engine_that_does_not_look_for_it(docker: Bed) -> None:
+    put(docker, "/etc/cdi/nvidia.yaml", CDI, "644")
+    run = deploy(docker)
+    assert run.code == 0, run.output
+    assert container(docker)["HostConfig"]["DeviceRequests"][0]["Driver"] == "nvidia"
+
+
+def test_with_cdi_the_card_comes_by_its_description(docker: Bed) -> None:
+    put(docker, "/etc/docker/daemon.json", '{"features": {"cdi": true}}\n', "644")
+    docker.sh(HOST, "systemctl restart docker")
+    run = deploy(docker)
+    assert run.code == 0, run.output
+    (request,) = container(docker)["HostConfig"]["DeviceRequests"]
+    assert (request["Driver"], request["DeviceIDs"]) == ("cdi", ["nvidia.com/gpu=0"])
+    assert docker.sh(HOST, "docker exec llama-server stat -c %F /dev/nvidia0") == "character special file"
+    assert deploy(docker).totals["success"] == 0
+    said = verify(docker)
+    assert "failed" not in said, said
+
+
+def test_a_daemon_configuration_that_is_no_json_is_told(docker: Bed) -> None:
+    docker.sh(HOST, "cp /etc/docker/daemon.json /root/good.json; mv /etc/cdi /root")
+    put(docker, "/etc/docker/daemon.json", "{oops\n", "644")
+    try:
+        with pytest.raises(Failed):
+            apply(docker_engines.sees_nvidia)
+        run = docker.sh(HOST, "systemctl is-active docker")
+        assert run == "active"
+    finally:
+        docker.sh(HOST, "mv /root/good.json /etc/docker/daemon.json; mv /root/cdi /etc")
+
+
+# ------------------------------------------------------------------------------------- apt repositories
+
+REPOSITORY = r"""
+set -eu
+rm -rf /srv/apt && mkdir -p /srv/apt /tmp/beeyard-test-package/DEBIAN && cd /srv/apt
+export GNUPGHOME=/root/test-keys
+[ -d "$GNUPGHOME" ] || { mkdir -m 700 "$GNUPGHOME"
+gpg --batch --quiet --passphrase '' --quick-generate-key test@example.com rsa2048 sign never; }
+printf '%s\n' 'Package: beeyard-test-package' 'Version: 1' 'Architecture: all' 'Maintainer: t <t@example.com>' \
+    'Description: t' >/tmp/beeyard-test-package/DEBIAN/control
+dpkg-deb --build /tmp/beeyard-test-package /srv/apt/p.deb >/dev/null
+{ cat /tmp/beeyard-test-package/DEBIAN/control; echo "Filename: ./p.deb"; echo "Size: $(stat -c %s p.deb)"
+echo "SHA256: $(sha256sum p.deb | cut -d' ' -f1)"; } >Packages
+{ echo "Date: $(LC_ALL=C date -Ru)"; echo SHA256:
+echo " $(sha256sum Packages | cut -d' ' -f1) $(stat -c %s Packages) Packages"; } >Release
+gpg --batch --yes --quiet --clearsign --output InRelease Release
+gpg --armor --export >key.asc
+systemctl stop test-apt 2>/dev/null || true
+systemd-run --quiet --unit test-apt python3 -m http.server --bind 127.0.0.1 --directory /srv/apt 8098
+gpg --list-keys --with-colons | awk -F: '/^fpr/ { print $10; exit }'
+"""
+LINE = "deb [signed-by=/usr/share/keyrings/beeyard-bees.gpg] http://127.0.0.1:8098 ./"
+
+
+@pytest.fixture
+def fingerprint(docker: Bed) -> Iterator[str]:
+    """Of the key that signs an apt repository on the host's loopback."""
+    docker.sh(HOST, "command -v gpg >/dev/null || apt-get install -y -qq --no-install-recommends gpg gpg-agent")
+    yield docker.sh(HOST, REPOSITORY).splitlines()[-1]
+    docker.sh(
+        HOST,
+        "systemctl stop test-apt; rm -rf /root/test-keys /srv/apt /tmp/beeyard-test-package "
+        "/etc/apt/sources.list.d/beeyard-bees.list /usr/share/keyrings/beeyard-bees.gpg",
+    )
+
+
+def test_a_repository_is_added_once_if_its_key_is_the_one_we_know(docker: Bed, fingerprint: str) -> None:
+    words = {"repository": "bees", "key_url": "http://127.0.0.1:8098/key.asc", "line": LINE}
+    with pytest.raises(Failed):
+        apply(docker_engines.repository, fingerprint="0" * 40, **words)
+    with pytest.raises(Failed):
+        apply(docker_engines.repository, fingerprint=fingerprint, **{**words, "key_url": "http://127.0.0.1:9/key"})
+    assert docker.sh(HOST, "ls /etc/apt/sources.list.d /usr/share/keyrings | grep bees; true") == ""
+    assert apply(docker_engines.repository, fingerprint=fingerprint, **words) == 1
+    docker.sh(HOST, "apt-get -qq update -o Dir::Etc::SourceList=- -o APT::Get::List-Cleanup=0")
+    assert "Candidate: 1" in docker.sh(HOST, "apt-cache policy beeyard-test-package")
+    assert apply(docker_engines.repository, fingerprint=fingerprint, **words) == 0
