@@ -80,6 +80,9 @@ def _carry(plan: Plan, reference: str) -> None:
 def _build(plan: Plan, reference: str, variant: str) -> None:
     build = pick_build(load_catalog(), plan.spec.engine_name, variant)
     cards = [architecture(capability) for capability in plan.probe["compute_capabilities"]]
+    if plan.probe["has_apt"]:
+        # The engine's source is fetched by Docker itself, with the host's git.
+        packages.installed(name="What fetches the engine's source", packages=["git"])
     images.built(
         name="Build the image",
         reference=reference,

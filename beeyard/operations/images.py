@@ -8,7 +8,7 @@ from pyinfra.api import FileUploadCommand, FunctionCommand, QuoteString, StringC
 
 from beeyard.contract import from_label, parse_help, violations
 from beeyard.facts.docker import DockerEngine, ImageHelp, ImageLayers, ImageStates
-from beeyard.operations.file_set import File, put
+from beeyard.operations.file_set import Directory, File, put
 from beeyard.operations.refusals import refusal
 
 Commands = Generator[StringCommand | FileUploadCommand | FunctionCommand, None, None]
@@ -66,6 +66,14 @@ def built(
     """
     if _is_there(reference):
         return
+    if state.is_executing and not host.get_fact(DockerEngine)["buildx"]:
+        yield refusal(
+            "docker buildx is missing, which builds the image. Fix: install docker-buildx-plugin (Docker's "
+            "repository) or docker-buildx (Debian, Ubuntu), or set llama_image_from to carry or pull"
+        )
+        return
+    for folder in sorted({f"{directory}/{name}".rpartition("/")[0] for name in files}):
+        yield from put(Directory(folder))
     for name, content in files.items():
         yield from put(File(f"{directory}/{name}", content))
     logger.info(f"{host.print_prefix}builds {reference}, which may take an hour; follow it with: tail -f {log}")
@@ -76,9 +84,10 @@ def built(
         "docker buildx build --progress=plain --load --file", QuoteString(f"{directory}/Dockerfile.cuda"),
         "--target", QuoteString(target), "--tag", QuoteString(reference), *words, QuoteString(directory),
     )  # fmt: skip
-    # Of a page of progress, what went wrong: our own sentence if there is one.
+    # Of a page of progress, what went wrong: our own sentence if there is one, and what git says of a commit.
     failed = (
-        'grep -aE "Fix: |ERROR:" "$1" | tail -n 2 >&2; echo "the image was not built. Fix: read $1 on the host" >&2'
+        'grep -aE "Fix: |ERROR:|^fatal: " "$1" | tail -n 2 >&2; '
+        'echo "the image was not built. Fix: read $1 on the host" >&2'
     )
     yield StringCommand(
         build, ">", QuoteString(log), "2>&1 || { sh -c", QuoteString(failed), "failed", QuoteString(log), "; false; }"

@@ -2,19 +2,22 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from beeyard.catalog import PROJECT
 from beeyard.images import tag
 from tests import engine_image
-from tests.testbed.conftest import HANGS, PREFIX, Bed, Deploy
+from tests.testbed.conftest import HANGS, PREFIX, STATE, Bed, Deploy
 
 HOST = "docker"
 GUARD = f"{PREFIX[HOST]}/bin/guard.py"
@@ -284,3 +287,108 @@ def test_down_stops_it_for_good(docker: Bed) -> None:
     assert docker.sh(HOST, "docker ps --all --quiet") == ""
     run = deploy(docker)
     assert run.code == 0, run.output
+
+
+# ------------------------------------------------------------------------------ an image that the host builds itself
+
+CMAKE = """\
+cmake_minimum_required(VERSION 3.18)
+project(engine C)
+add_library(part STATIC part.c)
+# The real server was compiled elsewhere: to compile it here would take ten minutes.
+add_custom_target(llama-server COMMAND ${CMAKE_COMMAND} -E copy_directory ${CMAKE_SOURCE_DIR}/ready bin)
+add_dependencies(llama-server part)
+"""
+
+
+def commit(folder: Path, part: str) -> str:
+    """The engine's source with this C file, as a commit."""
+    (folder / "part.c").write_text(part)
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-C", str(folder)]
+    for words in (["add", "."], ["commit", "--quiet", "--message", "x"]):
+        subprocess.run([*git, *words], check=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def sources(docker: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A git server with an engine's source, for the host's builds; each engine's commit by its name."""
+    folder, presets = tmp_path_factory.mktemp("git"), tmp_path_factory.mktemp("more")
+    tree = folder / "tree"
+    tree.mkdir()
+    with tarfile.open(STATE / "hub" / "releases" / "good.tar.gz") as archive:
+        archive.extractall(tree / "ready", filter="data")
+    (tree / "CMakeLists.txt").write_text(CMAKE)
+    subprocess.run(["git", "-C", str(tree), "init", "--quiet"], check=True)
+    commits = {"built": commit(tree, "int part;\n"), "broken": commit(tree, "int part\n"), "gone": "1" * 40}
+    subprocess.run(["git", "clone", "--quiet", "--bare", str(tree), str(folder / "engine.git")], check=True)
+    subprocess.run(
+        ["git", "-C", str(folder / "engine.git"), "config", "uploadpack.allowAnySHA1InWant", "true"], check=True
+    )
+    # Where this machine is, as its test hosts see it.
+    address = here("network", "inspect", "beeyard-testbed", "--format", "{{(index .IPAM.Config 0).Gateway}}")
+    listen = address.stdout.strip()
+    with socket.socket() as found:
+        found.bind((listen, 0))
+        port = found.getsockname()[1]
+    engine = {
+        "repository": f"git://{listen}:{port}/engine", "dialect": "llama.cpp", "flags": "llama.cpp-b10068",
+        "accelerator": "cpu", "artefact": {"kind": "release"},
+    }  # fmt: skip
+    engines = {name: {**engine, "title": f"test engine {name}", "commit": sha} for name, sha in commits.items()}
+    (presets / "engines.yaml").write_text(yaml.safe_dump(engines))
+    save = ["docker", "image", "save", engine_image.BASE]
+    load = ["ssh", "-F", str(STATE / "ssh_config"), f"beeyard-{HOST}", "docker image load"]
+    with subprocess.Popen(save, stdout=subprocess.PIPE, env={**os.environ, **engine_image.DOCKER}) as saving:
+        subprocess.run(load, stdin=saving.stdout, check=True, timeout=120)
+    command = ["git", "daemon", "--reuseaddr", "--export-all", f"--base-path={folder}", f"--listen={listen}"]
+    with subprocess.Popen([*command, f"--port={port}"], stderr=subprocess.DEVNULL) as server:
+        yield {**commits, "presets": f"{docker.presets}{os.pathsep}{presets}"}
+        server.terminate()
+
+
+def build_there(bed: Bed, sources: dict[str, str], engine: str) -> Deploy:
+    data = {"llama_engine": engine, "llama_image_from": "build"}
+    return bed.deploy(HOST, env={"BEEYARD_PRESETS": sources["presets"]}, **data)
+
+
+def test_a_host_without_buildx_cannot_build_and_says_so(docker: Bed, sources: dict[str, str]) -> None:
+    before = container(docker)
+    plugin = PLUGIN.replace("compose", "buildx")
+    docker.sh(HOST, f"mv {plugin} /root")
+    try:
+        run = build_there(docker, sources, "built")
+    finally:
+        docker.sh(HOST, f"mv /root/docker-buildx {plugin}")
+    assert run.code != 0
+    assert "docker buildx is missing, which builds the image. Fix: " in run.stderr
+    assert container(docker)["State"]["StartedAt"] == before["State"]["StartedAt"]
+
+
+def test_a_host_builds_its_image_itself_and_only_once(docker: Bed, sources: dict[str, str]) -> None:
+    run = build_there(docker, sources, "built")
+    assert run.code == 0, run.output
+    assert "follow it with: tail -f /opt/beeyard/log/build.log" in run.stderr
+    made = container(docker)["Config"]
+    assert made["Image"].startswith("beeyard:built-cpu-")
+    assert made["Labels"]["org.opencontainers.image.revision"] == sources["built"]
+    assert "draft-dflash" in docker.serving(HOST)
+    assert "compiling with " in docker.sh(HOST, "cat /opt/beeyard/log/build.log")
+    assert build_there(docker, sources, "built").totals["success"] == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "complaint"),
+    [("broken", "the engine does not compile. Fix: "), ("gone", "1" * 40)],
+    ids=["does-not-compile", "no-such-commit"],
+)
+def test_a_build_that_fails_says_why_and_the_server_stays(
+    docker: Bed, sources: dict[str, str], engine: str, complaint: str
+) -> None:
+    before = container(docker)
+    run = build_there(docker, sources, engine)
+    assert run.code != 0
+    assert complaint in run.stderr
+    assert "the image was not built. Fix: read /opt/beeyard/log/build.log on the host" in run.stderr
+    assert container(docker)["State"]["StartedAt"] == before["State"]["StartedAt"]
+    assert f"beeyard:{engine}-cpu" not in docker.sh(HOST, "docker image ls --format '{{.Repository}}:{{.Tag}}'")
