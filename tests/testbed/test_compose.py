@@ -17,7 +17,7 @@ import yaml
 from beeyard.catalog import PROJECT
 from beeyard.images import tag
 from tests import engine_image
-from tests.testbed.conftest import HANGS, PREFIX, STATE, Bed, Deploy
+from tests.testbed.conftest import HANGS, HUB_HERE, PREFIX, STATE, Bed, Deploy
 
 HOST = "docker"
 GUARD = f"{PREFIX[HOST]}/bin/guard.py"
@@ -392,3 +392,38 @@ def test_a_build_that_fails_says_why_and_the_server_stays(
     assert "the image was not built. Fix: read /opt/beeyard/log/build.log on the host" in run.stderr
     assert container(docker)["State"]["StartedAt"] == before["State"]["StartedAt"]
     assert f"beeyard:{engine}-cpu" not in docker.sh(HOST, "docker image ls --format '{{.Repository}}:{{.Tag}}'")
+
+
+# ---------------------------------------------------------------------------------------------- this very machine
+
+
+def make(bed: Bed, prefix: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A target of the Makefile for this machine, with runtime compose."""
+    data = {
+        "llama_preset": "from-hub", "llama_engine": engine_image.ENGINE, "llama_runtime": "compose",
+        "llama_prefix": prefix, "llama_port": 18910, "llama_memlock": 8388608,
+    }  # fmt: skip
+    pairs = " ".join(f"{key}={value}" for key, value in data.items())
+    return subprocess.run(
+        ["make", *words, "TARGET=local", f"DATA={pairs}"],
+        check=False, capture_output=True, text=True, cwd=PROJECT, env={**bed.environment, "HF_ENDPOINT": HUB_HERE},
+        timeout=120,
+    )  # fmt: skip
+
+
+def test_this_machine_switches_variants_under_the_gate_and_goes_down(
+    docker: Bed, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    prefix = tmp_path_factory.mktemp("local")
+    ours = ("container", "ls", "--all", "--quiet", "--filter", "name=^llama-server$")
+    assert here(*ours).stdout == "", "this machine has a server of its own. Fix: make down"
+    try:
+        for variant, drafts in (("baseline", False), ("dflash", True)):
+            run = make(docker, prefix, "switch", f"VARIANT={variant}")
+            assert run.returncode == 0, run.stdout + run.stderr
+            assert f"serves from-hub, variant {variant}, on llama.cpp b11434 (compose)" in run.stderr
+            assert ("drafted tokens accepted" in run.stderr) is drafts
+    finally:
+        run = make(docker, prefix, "down")
+        assert run.returncode == 0, run.stderr
+    assert here(*ours).stdout == ""
