@@ -99,6 +99,9 @@ def test_a_source_with_the_newer_name_for_all_quants_gets_that(tmp_path: Path, t
         ("120a-real", "does not know architecture 120 (NVIDIA GeForce RTX 5090)"),
         ("77", "CUDA 12.4 does not know architecture 77, and no card of presets/gpus.yaml has it"),
         ("native", "CUDA architecture 'native' cannot be known in a build"),
+        ("x", "CUDA architecture 'x' is not a number"),
+        ("89-virtual", "CUDA architecture '89-virtual' is not a number"),
+        ("120f", "CUDA architecture '120f' is not a number"),
     ],
 )
 def test_an_architecture_that_cuda_does_not_know_stops_before_the_first_file(
