@@ -118,8 +118,9 @@ class HostKind(Strict):
     is_root: bool
     # Its cards' compute capabilities, as nvidia-smi says them.
     compute_capabilities: tuple[str, ...] = ()
-    # Whether its Docker Engine finds a CDI description of the cards.
+    # Whether its Docker Engine finds a CDI description of the cards, and knows NVIDIA's runtime.
     has_cdi: bool = False
+    has_nvidia_runtime: bool = False
     held_engine: HeldEngine | None = None
 
 
@@ -391,7 +392,8 @@ def _is_held(kind: HostKind, engine_name: str, engine: Engine, wants_gpu: bool) 
 def _gpu_access(host: HostSettings, kind: HostKind) -> GpuAccess:
     if host.gpu_access != "auto":
         return host.gpu_access
-    return "cdi" if kind.has_cdi else "reservation"
+    # A toolkit that is installed may write a description, too: that must not make the second deploy another one.
+    return "cdi" if kind.has_cdi and not kind.has_nvidia_runtime else "reservation"
 
 
 def _user(host: HostSettings, kind: HostKind) -> str | None:

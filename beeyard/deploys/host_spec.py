@@ -89,6 +89,7 @@ def _plan() -> Plan:
         is_root=probe["is_root"],
         compute_capabilities=tuple(probe["compute_capabilities"]),
         has_cdi=docker is not None and docker["has_cdi"],
+        has_nvidia_runtime=docker is not None and "nvidia" in docker["runtimes"],
         held_engine=_held_engine(probe),
     )
     spec = with_carried_image(resolve(host.data.dict(), load_catalog(), kind))
