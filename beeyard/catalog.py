@@ -298,6 +298,24 @@ class Server(Strict):
 # --- the lock --------------------------------------------------------------------------------------
 
 
+class Gguf(Strict):
+    """What a GGUF file's header says of its model. Lengths in dimensions, context and window in tokens."""
+
+    architecture: str
+    layers: int | None = None
+    # One number, or one a layer where they differ.
+    heads: int | list[int] | None = None
+    kv_heads: int | list[int] | None = None
+    key_length: int | None = None
+    value_length: int | None = None
+    embedding: int | None = None
+    context: int | None = None
+    window: int | None = None
+    words: int | None = None
+    # Of all its words in order: a drafter's must be its target's.
+    vocabulary: str | None = None
+
+
 class FileLock(Strict):
     """What a model file must be: its size in bytes and its sha256; where it has one, its commit or wheel."""
 
@@ -305,6 +323,7 @@ class FileLock(Strict):
     sha256: Sha256
     revision: CommitSha | None = None
     wheel_sha256: Sha256 | None = None
+    gguf: Gguf | None = None
 
 
 class EngineLock(Strict):
