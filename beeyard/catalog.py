@@ -134,6 +134,9 @@ class Engine(Strict):
     flags: str
     repository: str
     commit: CommitSha | None = None
+    # The release that the commit is of, and which of its files runs here, * for what changes; `beeyard lock` asks.
+    tag: str | None = None
+    asset: str | None = None
     accelerator: Literal["cuda", "cpu"]
     cpu_flags: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
@@ -316,6 +319,14 @@ class Gguf(Strict):
     vocabulary: str | None = None
 
 
+class PartLock(Strict):
+    """What a later part of a split file must be; it lies beside the first."""
+
+    file: str
+    size: int = Field(gt=0)
+    sha256: Sha256
+
+
 class FileLock(Strict):
     """What a model file must be: its size in bytes and its sha256; where it has one, its commit or wheel."""
 
@@ -324,6 +335,7 @@ class FileLock(Strict):
     revision: CommitSha | None = None
     wheel_sha256: Sha256 | None = None
     gguf: Gguf | None = None
+    parts: list[PartLock] = []
 
 
 class EngineLock(Strict):

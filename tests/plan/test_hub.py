@@ -5,18 +5,37 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gguf import GGUFWriter
 
 from beeyard.catalog import PROJECT, CatalogError, HubFile, load_catalog
 from beeyard.hub import file_url, lock_file
 from beeyard.lockfile import add_model
 
-CONTENT = b"GGUF" + bytes(range(256)) * 40
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
+
+
+def model(words: int = 300, architecture: str = "gemma4") -> bytes:
+    """A GGUF file of a header and a little more."""
+    with tempfile.TemporaryDirectory() as folder:
+        writer = GGUFWriter(f"{folder}/m.gguf", architecture)
+        writer.add_block_count(60)
+        writer.add_head_count(32)
+        writer.add_head_count_kv([16] * 5 + [4])
+        writer.add_sliding_window(1024)
+        writer.add_token_list([f"word{number}" for number in range(words)])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.close()
+        return Path(f"{folder}/m.gguf").read_bytes() + bytes(range(256)) * 40
+
+
+CONTENT = model()
 
 
 def free_port() -> int:
@@ -63,7 +82,10 @@ def test_it_locks_commit_size_and_sha256(hub: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "complaint"),
     [
-        (source(repository="bees/wasps"), "the repository does not exist. Fix: set HF_TOKEN, or correct"),
+        (
+            source(repository="bees/wasps"),
+            "bees/wasps does not exist, or is private. Fix: correct its name, or set HF_TOKEN",
+        ),
         (source(file="honey-Q5.gguf"), "has no honey-Q5.gguf. Fix: use one of: honey-Q4.gguf"),
         (source(revision="v9"), "there is no such revision"),
     ],
