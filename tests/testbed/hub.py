@@ -213,6 +213,22 @@ class Handler(BaseHTTPRequestHandler):
             repo = self._repo(match[1], for_files=False)
             repo.require(match[2] or "main")
             self._send_bytes(200, "application/json", json.dumps(repo.info(blobs=blobs)).encode())
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/refs", path):
+            refs = [
+                {
+                    "name": "main",
+                    "ref": "refs/heads/main",
+                    "targetCommit": self._repo(match[1], for_files=False).revision,
+                }
+            ]
+            body = {"branches": refs, "converts": [], "tags": []}
+            self._send_bytes(200, "application/json", json.dumps(body).encode())
+        elif path == "/api/models":
+            names = sorted(
+                folder.relative_to(self.server.root / "models") for folder in self.server.root.glob("models/*/*")
+            )
+            body = [{"_id": "0" * 24, "id": str(name), "modelId": str(name)} for name in names]
+            self._send_bytes(200, "application/json", json.dumps(body).encode())
         elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self._resolve(self._repo(match[1], for_files=True), match[2], match[3])
         elif match := re.fullmatch(r"/cdn/([^/]+/[^/]+)/[0-9a-f]{64}/(.+)", path):
