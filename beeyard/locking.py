@@ -23,10 +23,11 @@ AT_ONCE = 8  # questions to a Hub
 
 
 class Wanted(NamedTuple):
-    """What is to be locked: models and engines, by name."""
+    """What is to be locked: models and engines, by name; and engines whose tarball is named by hand."""
 
     models: list[str]
     engines: list[str]
+    by_hand: list[str]
 
 
 def wanted(catalog: Catalog, names: Iterable[str]) -> Wanted:
@@ -37,13 +38,14 @@ def wanted(catalog: Catalog, names: Iterable[str]) -> Wanted:
     """
     models: dict[str, None] = {}
     engines: dict[str, None] = {}
+    by_hand: dict[str, None] = {}
     for name in list(names) or list(catalog.servers):
         if name in catalog.servers:
             for variant in catalog.servers[name].variants:
                 kind = HostKind(has_systemd=True, is_root=True)
                 spec = resolve({"llama_preset": name, "llama_variant": variant}, catalog, kind)
                 models |= dict.fromkeys(file.name for file in spec.model_files)
-                engines |= dict.fromkeys([spec.engine_name])
+                (engines if spec.engine.asset else by_hand)[spec.engine_name] = None
         elif name in catalog.models:
             models[name] = None
         elif name in catalog.engines:
@@ -52,8 +54,10 @@ def wanted(catalog: Catalog, names: Iterable[str]) -> Wanted:
             known = ", ".join(sorted({*catalog.servers, *catalog.models, *catalog.engines}))
             raise CatalogError(f"no preset, model or engine {name!r} in presets/. Fix: use one of {known}")
     # What a package index or a distribution has is pinned by them, and by hand.
-    held = [name for name in engines if catalog.engines[name].artefact.kind == "release"]
-    return Wanted(list(models), held)
+    released, named = (
+        [name for name in table if catalog.engines[name].artefact.kind == "release"] for table in (engines, by_hand)
+    )
+    return Wanted(list(models), released, [name for name in named if name not in engines])
 
 
 def lock(catalog: Catalog, names: Iterable[str], file: Path) -> Iterator[str]:
@@ -62,7 +66,7 @@ def lock(catalog: Catalog, names: Iterable[str], file: Path) -> Iterator[str]:
 
     :raises CatalogError: every reason at once why something cannot be locked; then nothing was written.
     """
-    models, engines = wanted(catalog, names)
+    models, engines, by_hand = wanted(catalog, names)
     asked = [name for name in models if isinstance(catalog.models[name].source, HubFile | LocalFile)]
     found = _all([lambda name=name: model_lock(catalog, name) for name in asked])  # type: ignore[misc]
     built = _all([lambda name=name: forge.release_file(name, catalog.engines[name]) for name in engines])  # type: ignore[misc]
@@ -80,6 +84,9 @@ def lock(catalog: Catalog, names: Iterable[str], file: Path) -> Iterator[str]:
     for name in models:
         if name not in asked:
             yield f"{name} comes from a {catalog.models[name].source.kind}, which its own entry pins: left as it is"
+    for name in by_hand:
+        if name not in catalog.lock.engines:
+            yield f"engine {name} is not locked: it names no file of a release. Fix: `beeyard lock {name}` lists them"
 
 
 def model_lock(catalog: Catalog, name: str) -> FileLock:
@@ -103,7 +110,7 @@ def model_lock(catalog: Catalog, name: str) -> FileLock:
 
 def drift(catalog: Catalog, names: Iterable[str]) -> list[str]:
     """What upstream no longer is as the lock says, a sentence each; what is not locked at all, too."""
-    models, engines = wanted(catalog, names)
+    models, engines, _ = wanted(catalog, names)
     questions: list[Callable[[], str | None]] = []
     questions += [lambda name=name: _model_drift(catalog, name) for name in models]  # type: ignore[misc]
     questions += [lambda name=name: _engine_drift(catalog, name) for name in engines]  # type: ignore[misc]
