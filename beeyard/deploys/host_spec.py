@@ -10,6 +10,7 @@ from pyinfra.connectors.local import LocalConnector
 from beeyard.catalog import CatalogError, load_catalog
 from beeyard.deploys.carried_images import with_carried_image
 from beeyard.deploys.keys import given_key
+from beeyard.deploys.locks import lock_missing
 from beeyard.deploys.preflight import docker_obstacles, obstacles
 from beeyard.facts.connections import ConnectionProcess
 from beeyard.facts.docker import DockerEngine, DockerProbe
@@ -55,8 +56,8 @@ def host_plan() -> Plan | None:
     they would not after a DeployError.
     """
     try:
-        plan = _plan()
-        reasons = obstacles(plan.spec, plan.probe, plan.is_here, _own_pids(plan), _missing_bytes(plan))
+        plan, not_locked = _plan()
+        reasons = obstacles(plan.spec, plan.probe, plan.is_here, _own_pids(plan), _missing_bytes(plan), not_locked)
         reasons += docker_obstacles(plan.spec, plan.docker)
     except CatalogError as error:
         reasons = [str(error)]
@@ -68,7 +69,8 @@ def host_plan() -> Plan | None:
     return None
 
 
-def _plan() -> Plan:
+def _plan() -> tuple[Plan, list[str]]:
+    """The plan, and why something of it could not be locked."""
     if (
         host.data.get("_sudo")
         and not host.data.get("_use_sudo_password")
@@ -92,11 +94,13 @@ def _plan() -> Plan:
         has_nvidia_runtime=docker is not None and "nvidia" in docker["runtimes"],
         held_engine=_held_engine(probe),
     )
+    spec = resolve(host.data.dict(), load_catalog(), kind)
+    not_locked = lock_missing(spec)
     spec = with_carried_image(resolve(host.data.dict(), load_catalog(), kind))
     given_key(spec)  # what is wrong with it is told now, not after a download
     is_here = isinstance(host.connector, LocalConnector)
     deploy_pid = os.getpid() if is_here else host.get_fact(ConnectionProcess, _sudo=False)
-    return Plan(spec, probe, is_here, docker, deploy_pid)
+    return Plan(spec, probe, is_here, docker, deploy_pid), not_locked
 
 
 def _held_engine(probe: Probe) -> HeldEngine | None:
@@ -114,11 +118,11 @@ def _own_pids(plan: Plan) -> list[int]:
 
 
 def _missing_bytes(plan: Plan) -> int:
-    locked = [(file, file.lock) for file in plan.spec.model_files if file.lock]
-    files = [(str(plan.spec.path_of(file)), lock.sha256) for file, lock in locked]
+    pieces = [pair for file in plan.spec.model_files for pair in plan.spec.pieces_of(file)]
+    files = [(str(path), piece.sha256) for path, piece in pieces]
     states = host.get_fact(ModelFileStates, fetch=plan.fetch, files=files) if files else []
     return sum(
-        lock.size - partial
-        for (_, lock), (found, partial) in zip(locked, states, strict=True)
+        piece.size - partial
+        for (_, piece), (found, partial) in zip(pieces, states, strict=True)
         if found == "absent"
     )  # fmt: skip

@@ -18,15 +18,19 @@ IMAGE_BYTES = {"pull": 4 * GIB, "carry": 3 * GIB, "build": 25 * GIB}
 OLD_DOCKERS = {("debian", "bookworm"), ("debian", "bullseye"), ("ubuntu", "focal")}
 
 
-def obstacles(spec: ServerSpec, probe: Probe, is_here: bool, own_pids: list[int], missing_bytes: int) -> list[str]:
+def obstacles(
+    spec: ServerSpec, probe: Probe, is_here: bool, own_pids: list[int], missing_bytes: int, not_locked: list[str]
+) -> list[str]:
     """
     Why this host cannot have this spec's server.
 
     :param own_pids: the processes that hold the port of the server that we keep running there
     :param missing_bytes: of model files that are not there yet
+    :param not_locked: why something could not be locked just now
     """
     return [
-        *spec.unlocked,
+        *(not_locked or spec.unlocked_models),
+        *([] if not_locked and spec.engine.asset else spec.unlocked_engine),
         *_files_here(spec),
         *_tools(probe),
         *_cpu(spec, probe),
