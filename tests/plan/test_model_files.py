@@ -199,7 +199,7 @@ def test_a_file_from_here_is_checked_like_any_other(apply: Apply, tmp_path: Path
     wanted = {"path": f"{tmp_path}/there/m.gguf", "src": str(src), "size": len(CONTENT), "fetch": FETCH}
     src.chmod(0o600)
     assert apply(model_files.from_here, **wanted, sha256=SHA256) > 0
-    assert Path(wanted["path"]).stat().st_mode & 0o044 == 0o044, "the server is another user"
+    assert Path(str(wanted["path"])).stat().st_mode & 0o044 == 0o044, "the server is another user"
     assert apply(model_files.from_here, **wanted, sha256=SHA256) == 0
     src.write_bytes(CONTENT[:-1] + b"!")
     with pytest.raises(Failed):
