@@ -1,6 +1,6 @@
 # make deploy TARGET=homelab   deploys inventories/homelab.py; DATA="llama_port=8911 …" overrides host data
 .DEFAULT_GOAL := help
-.PHONY: help up down plan deploy verify switch idempotent render unit image images image-try publish newest lock-images image-test presets tiny check test test-offline test-testbed \
+.PHONY: help up down plan deploy verify switch prune idempotent render unit image images image-try publish newest lock-images image-test presets tiny check test test-offline test-testbed \
 	testbed testbed-down lock-python
 TARGET ?= local
 VARIANT ?=
@@ -35,6 +35,9 @@ switch: run-env  ## Switch TARGET to VARIANT, under the gate
 
 verify: dev-env  ## Check that what runs on TARGET is what the spec says; kills it once (KILL=0: not)
 	@TARGET=$(notdir $(basename $(INVENTORY))) DATA='$(DATA)' $(BIN)/pytest tests/host
+
+prune: run-env  ## Remove model files of TARGET that neither its presets nor its last two servers name; asks (YES=1: not)
+	@$(PYINFRA) prune.py $(if $(YES),-y)
 
 idempotent: run-env  ## Deploy TARGET again, and fail if that changes anything
 	@$(BIN)/python -m beeyard.idempotent $(OVERRIDES) $(INVENTORY)

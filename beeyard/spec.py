@@ -83,6 +83,8 @@ class HostSettings(Strict):
     context: int | None = Field(default=None, gt=0)
     load_timeout: int | None = Field(default=None, gt=0)
     settings: dict[str, Any] = {}
+    # Where model files are looked for before the Hub: a directory of this machine, or an address; as models_dir is.
+    model_source: str | None = None
     # Bytes a systemd unit may lock, or infinity.
     memlock: Literal["infinity"] | Annotated[int, Field(gt=0)] = "infinity"
 
@@ -183,6 +185,7 @@ class ServerSpec(Strict):
     settings: Settings
     decoding: Decoding
     gate: Gate
+    model_source: str | None
     model: ModelFile
     draft: ModelFile | None
 
@@ -335,9 +338,20 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
         settings=settings,
         decoding=variant.decoding,
         gate=server.gate,
+        model_source=host.model_source,
         model=_model_file(catalog, model_name),
         draft=_model_file(catalog, draft_name) if draft_name is not None else None,
     )
+
+
+def named_models(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> set[str]:
+    """Where all model files of a host's preset lie, those of all its variants."""
+    preset = host_settings(host_data).preset
+    found: set[str] = set()
+    for variant in pick(catalog.servers, preset, "preset").variants:
+        spec = resolve({**host_data, f"{PREFIX}variant": variant}, catalog, kind)
+        found |= {str(path) for file in spec.model_files for path, _ in spec.pieces_of(file)}
+    return found
 
 
 def host_settings(host_data: Mapping[str, Any]) -> HostSettings:

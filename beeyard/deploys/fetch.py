@@ -1,14 +1,15 @@
 """Bring the engine and the model files to the host."""
 
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 from pyinfra import host
 from pyinfra.api import HiddenValue, deploy
 
 from beeyard import hub
-from beeyard.catalog import PROJECT, HubFile, LocalFile, UrlFile, WheelMember
+from beeyard.catalog import PROJECT, HubFile, LocalFile, PartLock, UrlFile, WheelMember
 from beeyard.deploys import docker
 from beeyard.deploys.host_spec import Plan
 from beeyard.deploys.prepare import needs_pip
@@ -98,16 +99,36 @@ def _hub_model(plan: Plan, file: ModelFile) -> None:
     token = hub.token()
     folder = file.source.file.removesuffix(file.file)
     for path, piece in host.loop(plan.spec.pieces_of(file)):
+        wanted = {"path": str(path), "size": piece.size, "sha256": piece.sha256, "fetch": plan.fetch}
+        here = _copy_here(plan, piece, path)
+        if here is not None:
+            model_files.from_here(name=f"Model {piece.file}", src=str(here), **wanted)
+            continue
         source = file.source.model_copy(update={"file": f"{folder}{piece.file}"})
         model_files.from_url(
             name=f"Model {piece.file}",
-            path=str(path),
+            mirror=_mirror(plan, path),
             url=hub.file_url(source, file.lock.revision or source.revision),
-            size=piece.size,
-            sha256=piece.sha256,
-            fetch=plan.fetch,
             token=HiddenValue(token) if token else None,
+            **wanted,
         )
+
+
+def _mirror(plan: Plan, path: PurePosixPath) -> str | None:
+    """The file's address where the host's data says to look first, if that is an address."""
+    source = plan.spec.model_source
+    if source is None or not source.startswith(("http://", "https://")):
+        return None
+    return f"{source.rstrip('/')}/{quote(path.parent.name)}/{quote(path.name)}"
+
+
+def _copy_here(plan: Plan, piece: PartLock, path: PurePosixPath) -> Path | None:
+    """The file on this machine, if the host's data names a directory here that has one of its name and size."""
+    source = plan.spec.model_source
+    if source is None or _mirror(plan, path) is not None:
+        return None
+    places = [Path(PROJECT, source, *names) for names in ((path.parent.name, piece.file), (piece.file,))]
+    return next((place for place in places if place.is_file() and place.stat().st_size == piece.size), None)
 
 
 def _url_model(plan: Plan, file: ModelFile) -> None:

@@ -1,5 +1,8 @@
 """Facts about downloaded model files."""
 
+import re
+from typing import TypedDict
+
 from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
 
 LOOK = r"""
@@ -31,3 +34,46 @@ class ModelFileStates(FactBase[list[tuple[str, int]]]):
             return [(state, int(size)) for state, size in zip(output[::2], output[1::2], strict=True)]
         except ValueError as error:
             raise FactProcessError(f"unexpected model file states: {output!r}") from error
+
+
+STORED = r"""
+models=$1 prefix=$2
+for stamp in "$models"/*/*.verified; do
+    file=${stamp%.verified}
+    [ -f "$stamp" ] && [ -f "$file" ] && echo "stored=$(stat -c %s "$file") $file"
+done
+for part in "$models"/*/*.partial "$models"/*/*.wrong-sha256; do
+    [ -f "$part" ] && echo "stored=$(stat -c %s "$part") $part"
+done
+cat "$prefix"/servers/*/server.json 2>/dev/null | grep -oE '"/[^"]+\.gguf"' | tr -d '"' | sed 's/^/named=/'
+true
+"""
+
+
+class StoredModels(TypedDict):
+    """What lies in a host's models' directory that we put there, in bytes; and what its servers name."""
+
+    stored: dict[str, int]
+    named: set[str]
+
+
+class ModelStore(FactBase[StoredModels]):
+    """
+    Returns the model files, and what is left of broken ones, that ``fetch.sh`` put into a directory.
+
+    A file without its stamp is somebody else's. ``named`` are those of the servers that a switch could go back to.
+    """
+
+    def command(self, models_dir: str, prefix: str) -> StringCommand:
+        """One command for all of them."""
+        return StringCommand("sh -c", QuoteString(STORED), "look", QuoteString(models_dir), QuoteString(prefix))
+
+    def process(self, output: list[str]) -> StoredModels:
+        """A line a file."""
+        lines = [line.partition("=") for line in output]
+        sizes = [value.partition(" ") for kind, _, value in lines if kind == "stored"]
+        ours = re.compile(r".*/[0-9a-f]{12}/[^/]+")
+        return StoredModels(
+            stored={path: int(size) for size, _, path in sizes if ours.fullmatch(path)},
+            named={value for kind, _, value in lines if kind == "named"},
+        )

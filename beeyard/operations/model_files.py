@@ -14,7 +14,15 @@ Commands = Generator[StringCommand | FileUploadCommand, None, None]
 
 
 @operation()
-def from_url(path: str, url: str, size: int, sha256: str, fetch: str, token: HiddenValue | None = None) -> Commands:
+def from_url(
+    path: str,
+    url: str,
+    size: int,
+    sha256: str,
+    fetch: str,
+    token: HiddenValue | None = None,
+    mirror: str | None = None,
+) -> Commands:
     """
     Ensure that a model file is on the host, whole and verified, from an HTTP address.
 
@@ -23,16 +31,20 @@ def from_url(path: str, url: str, size: int, sha256: str, fetch: str, token: Hid
     + size, sha256: its length in bytes and its hash
     + fetch: fetch.sh on the host
     + token: bearer token; it travels on stdin and stays in no file
+    + mirror: an address to try first, without the token
 
     A broken download resumes on the next run.
     """
     if _is_verified(path, sha256, fetch):
         return
     config = f'header = "Authorization: Bearer {_curl_quoted(token.unmask())}"' if token else ""
-    words = (QuoteString(word) for word in (url, path, str(size), sha256))
-    command = StringCommand("sh", QuoteString(fetch), "get", *words, _stdin=config)
     # Where fetch.sh, which lies in bin/, writes how far it is.
-    yield watched(command, f"{PurePosixPath(fetch).parent.parent}/log/fetch.log")
+    log = f"{PurePosixPath(fetch).parent.parent}/log/fetch.log"
+    words = [QuoteString(word) for word in (path, str(size), sha256)]
+    if mirror is not None:
+        tried = StringCommand("sh", QuoteString(fetch), "get", QuoteString(mirror), *words)
+        yield watched(StringCommand(tried, "|| echo 'Now from where the preset says.' >&2", _stdin=""), log)
+    yield watched(StringCommand("sh", QuoteString(fetch), "get", QuoteString(url), *words, _stdin=config), log)
 
 
 @operation()
@@ -77,6 +89,18 @@ def from_here(path: str, src: str, size: int, sha256: str, fetch: str) -> Comman
     yield StringCommand("mkdir -p", QuoteString(path.rpartition("/")[0]))
     yield FileUploadCommand(src, f"{path}.partial")
     yield _kept(f"{path}.partial", path, size, sha256, fetch)
+
+
+@operation()
+def removed(path: str) -> Commands:
+    """
+    Ensure that a model file of ours is gone, with what ``fetch.sh`` keeps beside it, and its folder if that is empty.
+
+    + path: the file
+    """
+    beside = [QuoteString(f"{path}{end}") for end in ("", ".verified", ".lock", ".partial", ".wrong-sha256")]
+    yield StringCommand("rm -f", *beside)
+    yield StringCommand("rmdir --ignore-fail-on-non-empty", QuoteString(path.rpartition("/")[0]))
 
 
 def _is_verified(path: str, sha256: str, fetch: str) -> bool:

@@ -186,6 +186,23 @@ def test_how_far_it_is_can_be_seen_while_it_runs(
     assert "m.gguf: 0 of 1 MB, 0 MB/s, unknown left" in caplog.text
 
 
+def test_a_mirror_is_asked_first_and_never_gets_the_token(apply: Apply, wanted: dict[str, Any]) -> None:
+    mirror = wanted["url"]
+    apply(model_files.from_url, **{**wanted, "url": "http://127.0.0.1:9/"}, mirror=mirror, token=HiddenValue("hf_x"))
+    assert Path(wanted["path"]).read_bytes() == CONTENT
+    assert Handler.requests == [(None, None)]
+
+
+@pytest.mark.parametrize("faults", [["404"], ["flip", "flip"], ["html"]])
+def test_a_mirror_that_has_it_not_or_wrong_is_gone_past(
+    apply: Apply, wanted: dict[str, Any], faults: list[str]
+) -> None:
+    Handler.faults[:] = faults
+    apply(model_files.from_url, **wanted, mirror=f"{wanted['url']}?mirror", token=HiddenValue("hf_x"))
+    assert Path(wanted["path"]).read_bytes() == CONTENT
+    assert Handler.requests[-1] == (None, "Bearer hf_x")
+
+
 def test_two_at_once_fetch_once(wanted: dict[str, Any], url: str) -> None:
     command = ["sh", FETCH, "get", url, wanted["path"], str(len(CONTENT)), SHA256]
     runs = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(3)]

@@ -1,0 +1,5 @@
+"""Removes the model files of ours that nothing on the host names any more. Run: make prune."""
+
+from beeyard.deploys.prune import prune
+
+prune(name="Remove models that nothing names")
