@@ -63,8 +63,8 @@ publish: run-env  ## Build IMAGE= and push it to TO=ghcr.io/OWNER/NAME with SBOM
 newest: run-env  ## Try the newest commit of ENGINE= on the CPU; without, list the engines that have one
 	@$(BIN)/python -m beeyard.cli newest $(ENGINE) $(if $(JOBS),--jobs $(JOBS))
 
-lock-images: run-env  ## Ask the registries for the digests of the images' bases, and lock them
-	@$(BIN)/python -m beeyard.cli lock-images
+lock-images: run-env  ## Ask the registries for the digests of the images' bases, and lock them; FROM=ghcr.io/OWNER/NAME: of published images
+	@$(BIN)/python -m beeyard.cli lock-images $(if $(FROM),--from $(FROM))
 
 presets: run-env  ## List presets, variants, engines
 	@$(BIN)/python -m beeyard.cli presets

@@ -14,10 +14,10 @@ from rich.table import Table
 
 from beeyard import image_build, locking
 from beeyard import newest as newest_engine
-from beeyard.catalog import PRESETS, PROJECT, CatalogError, load_catalog, pick
+from beeyard.catalog import PRESETS, PROJECT, Catalog, CatalogError, load_catalog, pick
 from beeyard.dialects import argv
-from beeyard.images import SBOM_SCANNER, architecture
-from beeyard.lockfile import add_base
+from beeyard.images import SBOM_SCANNER, architecture, builds, published_name
+from beeyard.lockfile import add_base, add_image
 from beeyard.render import CLONE_PRESET, clone_compose, define, rendered_files
 from beeyard.spec import HostKind, Runtime, ServerSpec, resolve
 
@@ -143,9 +143,15 @@ def newest(
 @app.command("lock-images")
 def lock_images(
     file: Annotated[Path, typer.Option("--file", help="The lock to write.")] = PROJECT / "presets" / "lock.yaml",
+    published: Annotated[
+        str | None, typer.Option("--from", help="Lock the engines' images of this repository instead.")
+    ] = None,
 ) -> None:
     """Ask the registries for the digests of the images' bases and the SBOM's scanner; write them into the lock."""
     catalog = load_catalog()
+    if published is not None:
+        _lock_published(catalog, published, file)
+        return
     names = {base for variant in catalog.images.values() for base in (variant.build_base, variant.server_base)}
     for name in sorted(names | {SBOM_SCANNER}):
         if catalog.lock.bases.get(name) == "local":
@@ -155,6 +161,22 @@ def lock_images(
         add_base(file, name, digest)
         typer.echo(f"locked {name}: {digest}")
     typer.echo(f"Now run `make render`, look at {file.name}, compose.yaml and docker-bake.hcl, and commit them.")
+
+
+def _lock_published(catalog: Catalog, repository: str, file: Path) -> None:
+    found = 0
+    for build in builds(catalog):
+        try:
+            digest = image_build.digest_of(published_name(build, repository, ""))
+        except CatalogError as error:
+            typer.echo(error, err=True)
+            continue
+        found += 1
+        add_image(file, f"{build.engine_name}-{build.variant_name}", f"{repository}@{digest}")
+        typer.echo(f"locked {build.engine_name}-{build.variant_name}: {digest}")
+    if not found:
+        raise CatalogError(f"{repository} has no image of these engines. Fix: `make publish TO={repository}` first")
+    typer.echo(f"Look at {file.name} and commit it.")
 
 
 @app.command()

@@ -123,6 +123,23 @@ def test_the_registrys_digest_is_locked_and_the_rest_of_the_file_stays(
     assert text == f'# Ours.\nbases:\n  "other:1": sha256:0\n  "{base}": {DIGEST}\nmodels: {{}}\n'
 
 
+def test_published_images_of_engines_are_locked_by_digest(presets: Path, tmp_path: Path, registry: str) -> None:
+    folder, file = tmp_path / "presets", tmp_path / "lock.yaml"
+    shutil.copytree(presets, folder)
+    file.write_text("# Ours.\n")
+    words = ("lock-images", "--file", str(file), "--from", f"{registry}/bees/beeyard")
+    run = engine_image.beeyard(*words, presets=folder)
+    assert run.returncode == 0, run.stderr
+    name = f"{engine_image.ENGINE}-{engine_image.VARIANT}"
+    assert yaml.safe_load(file.read_text())["images"][name] == f"{registry}/bees/beeyard@{DIGEST}"
+    again = file.read_text()
+    engine_image.beeyard(*words, presets=folder)
+    assert file.read_text() == again
+    run = engine_image.beeyard(*words[:-1], f"{registry}/bees/gone", presets=folder)
+    assert run.returncode == 2
+    assert "has no image of these engines. Fix: " in run.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [("gone", "not found"), ("private", "401 Unauthorized"), ("broken", "500 Internal Server Error")],
