@@ -107,7 +107,10 @@ test-others:
 image-test: dev-env tiny testbed  ## Build a real engine's CPU image (10 minutes, once a machine) and try it, alone and deployed
 	@$(BIN)/pytest tests/image tests/testbed/test_compose.py tests/testbed/test_compose_gpu.py
 
-.PHONY: bench-image
+.PHONY: bench-image bench-download
+bench-download: run-env  ## How fast a model file comes over, by transport, beside curl; takes minutes and 4 GB of disk
+	@$(BIN)/python -m benchmarks.download
+
 bench-image: run-env  ## What a container costs: start and tokens/s beside the same binary; IMAGE=TAG MODEL=FILE, as root
 	@$(BIN)/python benchmarks/container.py $(or $(IMAGE),$(error name an image, as in IMAGE=beeyard:llama.cpp-b11434-cpu)) $(or $(MODEL),$(error name a GGUF file, as in MODEL=models/x.gguf))
 

@@ -174,14 +174,14 @@ transfer() {
             [ "$before" -gt 0 ] || rm -f "$partial"
             fail "$url answers with a web page. Fix: check the address, and whether a proxy or a login stands between"
             ;;
-        0/*) [ "$(size_of "$partial")" -gt "$before" ] && tries=0 && continue ;;
         22/401/*) fail "$url answers 401: it wants a token, or does not exist. Fix: set HF_TOKEN, or correct the preset" ;;
         22/403/0/*) fail "$url answers 403: access is not granted. Fix: accept the model's licence with the token's account" ;;
         22/404/0/*) fail "$url answers 404: there is no such file. Fix: correct the preset, then lock it anew" ;;
         63/*) connections=1 ;; # it gives no ranges, or another file
         esac
-        # A refusal from where the address led on to is one that ran out: the next try asks for a new one.
-        if [ "$(size_of "$partial")" -gt "$before" ]; then tries=0; fi
+        # A refusal from where the address led on to is one that ran out: the next try asks for a new one. What only
+        # broke off, with something to show for it, goes on at once.
+        if [ "$(size_of "$partial")" -gt "$before" ]; then tries=0 && continue; fi
         tries=$((tries + 1))
         if [ "$tries" -ge "$FETCH_TRIES" ]; then
             fail "$url: download broke off (curl ${outcome%%/*}, HTTP $(status_of "$outcome")$(sed -n '1s/^curl: ([0-9]*) */: /p' "$partial.said" 2>/dev/null)): have $(size_of "$partial") of $size bytes. Fix: run again, it resumes"
