@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from gguf import GGUFReader, GGUFWriter
 
 from beeyard.catalog import PROJECT, HubFile
 from beeyard.hub import lock_file
@@ -131,6 +132,11 @@ class Bed:
         )
         return self.sh(host, script).splitlines()
 
+    def locks(self, *models: str) -> list[dict[str, Any]]:
+        """What the lock of these tests says of models."""
+        table = yaml.safe_load((self.presets / "lock.yaml").read_text())["models"]
+        return [table[name] for name in models]
+
     def wipe(self, host: str) -> None:
         """Leave nothing of ours on a host."""
         self.sh(
@@ -174,12 +180,32 @@ def _fill_hub(hub: Path) -> None:
         content = (PROJECT / ".beeyard" / "tiny" / name).read_bytes()
         if not (repository / name).exists() or (repository / name).read_bytes() != content:
             (repository / name).write_bytes(content)
+    if not (repository / "split-00001-of-00003.gguf").exists():
+        _split(repository / "tiny-qwen3.gguf", repository / "split.gguf", tensors=20)
     (repository / ".revision").write_text("1234567890abcdef1234567890abcdef12345678")
     releases = hub / "releases"
     releases.mkdir(exist_ok=True)
     for name, wrapper in (("good", None), ("cuda", None), ("hangs", HANGS), ("old-help", OLD_HELP)):
         if not (releases / f"{name}.tar.gz").exists():
             _write_release(releases / f"{name}.tar.gz", wrapper)
+
+
+def _split(source: Path, dest: Path, tensors: int) -> None:
+    """Write a model anew as several files, as large ones come: DEST's name with -00001-of-0000N."""
+    reader = GGUFReader(source)
+    architecture = reader.get_field("general.architecture")
+    assert architecture is not None
+    writer = GGUFWriter(dest, architecture.contents(), split_max_tensors=tensors)
+    for name, field in reader.fields.items():
+        if not name.startswith(("GGUF.", "general.architecture")):
+            kind, *of = field.types
+            writer.add_key_value(name, field.contents(), kind, of[-1] if of else None)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def _write_release(file: Path, wrapper: str | None) -> None:
@@ -234,6 +260,10 @@ def _write_presets(presets: Path, hub: Path) -> None:
             "model": "tiny-stuck", "engine": "llama.cpp-wheel", "default_variant": "baseline", "settings": settings,
             "variants": {"baseline": {"decoding": {"kind": "baseline"}}},
         },
+        "split": {
+            "model": "hub-split", "engine": "good", "default_variant": "baseline", "settings": settings,
+            "variants": {"baseline": {"decoding": {"kind": "baseline"}}},
+        },
         "from-hub": {
             "model": "hub-qwen3", "engine": "good", "default_variant": "dflash", "settings": settings,
             "variants": {
@@ -242,9 +272,10 @@ def _write_presets(presets: Path, hub: Path) -> None:
             },
         },
     }  # fmt: skip
+    files = {"qwen3": "tiny-qwen3", "qwen3-dflash": "tiny-qwen3-dflash", "split": "split-00001-of-00003"}
     sources = {
-        f"hub-{name}": {"kind": "hub", "repository": "beeyard/tiny", "file": f"tiny-{name}.gguf"}
-        for name in ("qwen3", "qwen3-dflash")
+        f"hub-{name}": {"kind": "hub", "repository": "beeyard/tiny", "file": f"{file}.gguf"}
+        for name, file in files.items()
     }
     os.environ["HF_ENDPOINT"] = HUB_HERE
     try:

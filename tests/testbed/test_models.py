@@ -1,0 +1,74 @@
+"""How model files come to a host: split ones, from the machine that deploys, and what verification says of them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from beeyard.catalog import PROJECT
+from tests.testbed.conftest import HUB_THERE, PREFIX, STATE, Bed
+
+HOST = "systemd"
+
+
+def asked(part: str) -> int:
+    """How often the Hub was asked for such a path."""
+    log = (STATE / "hub" / "access.log").read_text().splitlines()
+    return sum(part in json.loads(line)["path"] for line in log)
+
+
+def test_all_parts_of_a_split_model_come_and_are_served(bed: Bed) -> None:
+    bed.wipe(HOST)
+    run = bed.deploy(HOST, llama_preset="split")
+    assert run.code == 0, run.output
+    served = bed.serving(HOST)
+    model = Path(served[served.index("-m") + 1])
+    assert model.name == "split-00001-of-00003.gguf"
+    there = bed.sh(HOST, f"cd {model.parent} && ls *.gguf").split()
+    assert there == [f"split-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    assert bed.deploy(HOST, llama_preset="split").totals["success"] == 0
+
+
+def test_a_part_that_is_damaged_is_found_and_fetched_again(bed: Bed) -> None:
+    served = bed.serving(HOST)
+    part = Path(served[served.index("-m") + 1]).with_name("split-00003-of-00003.gguf")
+    bed.sh(HOST, f"printf x | dd of={part} bs=1 seek=1000 conv=notrunc 2>/dev/null")
+    run = bed.deploy(HOST, llama_preset="split")
+    assert run.code == 0, run.output
+    deep = subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/host", "-q", "-k", "model_files"],
+        check=False, capture_output=True, text=True, cwd=PROJECT,
+        env={**bed.environment, "TARGET": "testbed", "LIMIT": HOST, "DATA": "llama_preset=split", "DEEP": "1"},
+    )  # fmt: skip
+    assert "1 passed" in deep.stdout, deep.stdout
+
+
+def test_what_the_machine_that_deploys_has_is_not_asked_of_the_hub(bed: Bed) -> None:
+    bed.wipe(HOST)
+    before = asked("/cdn/beeyard/tiny")
+    run = bed.deploy(HOST, llama_preset="from-hub", llama_model_source=str(PROJECT / ".beeyard" / "tiny"))
+    assert run.code == 0, run.output
+    assert asked("/cdn/beeyard/tiny") == before
+    assert "draft-dflash" in bed.serving(HOST)
+
+
+def test_a_mirror_is_asked_before_the_hub_and_the_hub_for_what_it_lacks(bed: Bed) -> None:
+    bed.wipe(HOST)
+    folder = STATE / "hub" / "releases" / "mirror"
+    (lock,) = bed.locks("hub-qwen3")
+    place = folder / lock["sha256"][:12]
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "tiny-qwen3.gguf").write_bytes((PROJECT / ".beeyard" / "tiny" / "tiny-qwen3.gguf").read_bytes())
+    before = asked("tiny-qwen3.gguf"), asked("/cdn/beeyard/tiny")
+    run = bed.deploy(HOST, llama_preset="from-hub", llama_model_source=f"{HUB_THERE}/releases/mirror")
+    assert run.code == 0, run.output
+    assert asked("tiny-qwen3.gguf") > before[0]
+    # The drafter alone came from the Hub.
+    assert asked("/cdn/beeyard/tiny") == before[1] + 1
+
+
+def test_a_deploy_says_how_to_follow_a_download(bed: Bed) -> None:
+    log = bed.sh(HOST, f"cat {PREFIX[HOST]}/log/fetch.log")
+    assert "tiny-qwen3-dflash.gguf: 1 MB from http://beeyard-hub:2210/" in log
+    assert os.environ.get("HF_TOKEN", "no token") not in log
