@@ -13,7 +13,8 @@ class ServerState(FactBase[dict[str, Any]]):
     .. code:: python
 
         {"current": "0a1b2c3d4e5f", "title": "tiny dflash on llama.cpp b10068", "installed": True, "pid": 4711,
-         "runs_its_command": True, "health": 200, "resident_mib": 80, "locked_mib": 7, "vram_mib": None}
+         "runs_its_command": True, "health": 200, "resident_mib": 80, "locked_mib": 7, "vram_mib": None,
+         "previous": "tiny baseline on llama.cpp b10068"}
     """
 
     def command(self, guard: str, prefix: str) -> StringCommand:

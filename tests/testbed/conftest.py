@@ -96,6 +96,15 @@ class Bed:
         )  # fmt: skip
         return Deploy(run.returncode, run.stdout, run.stderr)
 
+    def rollback(self, host: str) -> Deploy:
+        """What `make rollback` does, for one host."""
+        command = [sys.executable, "-m", "pyinfra", "--data", "llama_preset=tiny", "inventories/testbed.py"]
+        run = subprocess.run(
+            [*command, "rollback.py", "--limit", host, "--yes"], check=False, capture_output=True, text=True,
+            cwd=PROJECT, env=self.environment, timeout=120,
+        )  # fmt: skip
+        return Deploy(run.returncode, run.stdout, run.stderr)
+
     def sh(self, host: str, script: str, check: bool = True) -> str:
         """Run a script on a host as root, over SSH."""
         command = ["ssh", "-F", str(STATE / "ssh_config"), f"beeyard-{host}", script]
