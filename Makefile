@@ -107,6 +107,10 @@ test-others:
 image-test: dev-env tiny testbed  ## Build a real engine's CPU image (10 minutes, once a machine) and try it, alone and deployed
 	@$(BIN)/pytest tests/image tests/testbed/test_compose.py tests/testbed/test_compose_gpu.py
 
+.PHONY: bench-image
+bench-image: run-env  ## What a container costs: start and tokens/s beside the same binary; IMAGE=TAG MODEL=FILE, as root
+	@$(BIN)/python benchmarks/container.py $(or $(IMAGE),$(error name an image, as in IMAGE=beeyard:llama.cpp-b11434-cpu)) $(or $(MODEL),$(error name a GGUF file, as in MODEL=models/x.gguf))
+
 testbed:  ## Start the test hosts: a Docker Engine, a systemd host, pods, a Hub
 	@tests/testbed/up.sh
 

@@ -142,6 +142,9 @@ class Engine(Strict):
     flags: str
     repository: str
     commit: CommitSha | None = None
+    # The release that the commit is of, and which of its files runs here, * for what changes; `beeyard lock` asks.
+    tag: str | None = None
+    asset: str | None = None
     accelerator: Literal["cuda", "cpu"]
     cpu_flags: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
@@ -315,6 +318,32 @@ class Server(Strict):
 # --- the lock --------------------------------------------------------------------------------------
 
 
+class Gguf(Strict):
+    """What a GGUF file's header says of its model. Lengths in dimensions, context and window in tokens."""
+
+    architecture: str
+    layers: int | None = None
+    # One number, or one a layer where they differ.
+    heads: int | list[int] | None = None
+    kv_heads: int | list[int] | None = None
+    key_length: int | None = None
+    value_length: int | None = None
+    embedding: int | None = None
+    context: int | None = None
+    window: int | None = None
+    words: int | None = None
+    # Of all its words in order: a drafter's must be its target's.
+    vocabulary: str | None = None
+
+
+class PartLock(Strict):
+    """What a later part of a split file must be; it lies beside the first."""
+
+    file: str
+    size: int = Field(gt=0)
+    sha256: Sha256
+
+
 class FileLock(Strict):
     """What a model file must be: its size in bytes and its sha256; where it has one, its commit or wheel."""
 
@@ -322,6 +351,8 @@ class FileLock(Strict):
     sha256: Sha256
     revision: CommitSha | None = None
     wheel_sha256: Sha256 | None = None
+    gguf: Gguf | None = None
+    parts: list[PartLock] = []
 
 
 class EngineLock(Strict):

@@ -12,17 +12,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from beeyard import hub, image_build
+from beeyard import image_build, locking
 from beeyard import newest as newest_engine
-from beeyard.catalog import PRESETS, PROJECT, CatalogError, HubFile, LocalFile, load_catalog, pick
+from beeyard.catalog import PRESETS, PROJECT, CatalogError, load_catalog, pick
 from beeyard.dialects import argv
 from beeyard.images import SBOM_SCANNER, architecture
-from beeyard.lockfile import add_base, add_model, local_lock
+from beeyard.lockfile import add_base
 from beeyard.render import CLONE_PRESET, clone_compose, define, rendered_files
 from beeyard.spec import HostKind, Runtime, ServerSpec, resolve
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 USAGE = 2
+CHECK_FAILED = 4
 
 Preset = Annotated[str, typer.Argument(metavar="SERVER", help="A server of presets/servers.yaml.")]
 VariantName = Annotated[str, typer.Argument(metavar="VARIANT", help="One of its variants.")]
@@ -185,29 +186,24 @@ def presets() -> None:
 
 @app.command()
 def lock(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL…", help="Models of presets/models.yaml.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]…", help="Presets, models or engines; none: every preset.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; 4 if upstream is no longer as locked.")
+    ] = False,
     file: Annotated[Path, typer.Option("--file", help="The lock to write.")] = PROJECT / "presets" / "lock.yaml",
 ) -> None:
-    """Ask the Hub (HF_ENDPOINT, HF_TOKEN) what model files are, and write it into the lock."""
+    """Ask the Hub (HF_ENDPOINT, HF_TOKEN) and the forge what files and engines are, and write it into the lock."""
     catalog = load_catalog()
-    unknown = [name for name in models if name not in catalog.models]
-    if unknown:
-        known = ", ".join(sorted(catalog.models))
-        raise CatalogError(f"no model {unknown[0]!r} in presets/. Fix: use one of {known}")
-    for name in models:
-        source = catalog.models[name].source
-        match source:
-            case HubFile():
-                found = hub.lock_file(source)
-            case LocalFile(path=path):
-                found = local_lock(PROJECT / path)
-            case _:
-                raise CatalogError(
-                    f"model {name!r} comes from a {source.kind}, which the Hub does not know. "
-                    "Fix: write its size and sha256 into the lock yourself"
-                )
-        add_model(file, name, found)
-        typer.echo(f"locked {name}: {found.size} bytes, sha256 {found.sha256}")
+    if check:
+        found = locking.drift(catalog, names or [])
+        for text in found:
+            typer.echo(text, err=True)
+        typer.echo("upstream is as the lock says" if not found else f"{len(found)} of the lock's entries do not hold")
+        raise typer.Exit(CHECK_FAILED if found else 0)
+    for text in locking.lock(catalog, names or [], file):
+        typer.echo(text)
     typer.echo(f"Look at {file.name} and commit it.")
 
 

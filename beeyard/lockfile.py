@@ -6,7 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from beeyard.catalog import CatalogError, FileLock
+from beeyard.catalog import CatalogError, EngineLock, FileLock, Strict
+from beeyard.gguf_header import read_header
 
 
 def local_lock(file: Path) -> FileLock:
@@ -19,14 +20,44 @@ def local_lock(file: Path) -> FileLock:
         raise CatalogError(f"{file} is not on this machine. Fix: put it there; `make tiny` writes the tiny models")
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    return FileLock(size=file.stat().st_size, sha256=digest)
+
+        def read(offset: int, length: int) -> bytes:
+            content.seek(offset)
+            return content.read(length)
+
+        header = read_header(read, str(file))
+    return FileLock(size=file.stat().st_size, sha256=digest, gguf=header)
 
 
 def add_model(lock: Path, name: str, entry: FileLock) -> None:
     """Add or replace one model's entry; comments and all other lines stay."""
-    fields = entry.model_dump(exclude_none=True)
-    block = "".join([f"  {name}:\n", *(f"    {key}: {value}\n" for key, value in fields.items())])
-    _put(lock, "models", re.compile(rf"^  {re.escape(name)}:\n(?:    .*\n)*", re.MULTILINE), block)
+    _put_entry(lock, "models", name, entry)
+
+
+def add_engine(lock: Path, name: str, entry: EngineLock) -> None:
+    """Add or replace one engine's entry; comments and all other lines stay."""
+    _put_entry(lock, "engines", name, entry)
+
+
+def add_image(lock: Path, name: str, reference: str) -> None:
+    """Add or replace one image's reference by digest; comments and all other lines stay."""
+    _put(lock, "images", re.compile(rf"^  {re.escape(name)}: .*\n", re.MULTILINE), f"  {name}: {reference}\n")
+
+
+def _put_entry(lock: Path, table: str, name: str, entry: Strict) -> None:
+    lines = [f"  {name}:\n"]
+    for key, value in entry.model_dump(exclude_none=True, exclude_defaults=True).items():
+        if isinstance(value, list):
+            lines += [f"    {key}:\n", *(f"      - {_flow(item)}\n" for item in value)]
+        else:
+            lines.append(f"    {key}: {_flow(value)}\n")
+    _put(lock, table, re.compile(rf"^  {re.escape(name)}:\n(?:    .*\n)*", re.MULTILINE), "".join(lines))
+
+
+def _flow(value: object) -> str:
+    """On one line, as YAML."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6)
+    return text.removesuffix("...\n").strip()
 
 
 def add_base(lock: Path, name: str, digest: str) -> None:

@@ -234,9 +234,11 @@ def _fetch_lines(specs: Iterable[ServerSpec]) -> list[str]:
                 pass
             case _:  # its folder holds it already
                 continue
-        place = str(spec.path_of(file).relative_to(spec.models_dir))
-        pinned = (str(file.lock.size), file.lock.sha256) if file.lock else ("0", "unlocked")
-        lines.append(", ".join(compose_quoted(word) for word in (url, place, *pinned)) + ",")
+        pieces = [(path, str(piece.size), piece.sha256) for path, piece in spec.pieces_of(file)]
+        for path, size, sha256 in pieces or [(spec.path_of(file), "0", "unlocked")]:
+            address = url if path == spec.path_of(file) else f"{url.rpartition('/')[0]}/{path.name}"
+            place = str(path.relative_to(spec.models_dir))
+            lines.append(", ".join(compose_quoted(word) for word in (address, place, size, sha256)) + ",")
     return lines
 
 

@@ -21,6 +21,7 @@ from beeyard.catalog import (
     Gate,
     ImageReference,
     Mtp,
+    PartLock,
     Server,
     Settings,
     Source,
@@ -118,8 +119,9 @@ class HostKind(Strict):
     is_root: bool
     # Its cards' compute capabilities, as nvidia-smi says them.
     compute_capabilities: tuple[str, ...] = ()
-    # Whether its Docker Engine finds a CDI description of the cards.
+    # Whether its Docker Engine finds a CDI description of the cards, and knows NVIDIA's runtime.
     has_cdi: bool = False
+    has_nvidia_runtime: bool = False
     held_engine: HeldEngine | None = None
 
 
@@ -143,6 +145,13 @@ class ModelFile(Strict):
     def file(self) -> str:
         """The file's own name."""
         return self.source.file.rpartition("/")[2]
+
+    @property
+    def pieces(self) -> list[PartLock]:
+        """The file as the lock has it, and all later parts of a split one; none while it is not locked."""
+        if self.lock is None:
+            return []
+        return [PartLock(file=self.file, size=self.lock.size, sha256=self.lock.sha256), *self.lock.parts]
 
     @property
     def digest(self) -> str:
@@ -194,6 +203,10 @@ class ServerSpec(Strict):
     def path_of(self, file: ModelFile) -> PurePosixPath:
         """Where a model file lies on the host; the digest lets two files of one name live side by side."""
         return self.models_dir / file.digest / file.file
+
+    def pieces_of(self, file: ModelFile) -> list[tuple[PurePosixPath, PartLock]]:
+        """Where each piece of a model lies on the host; the parts of a split one lie together."""
+        return [(self.path_of(file).with_name(piece.file), piece) for piece in file.pieces]
 
     @property
     def engine_dir(self) -> PurePosixPath:
@@ -267,22 +280,31 @@ class ServerSpec(Strict):
     @property
     def unlocked(self) -> list[str]:
         """One sentence for each download that the lock does not name."""
-        found = [
+        return self.unlocked_models + self.unlocked_engine
+
+    @property
+    def unlocked_models(self) -> list[str]:
+        """One sentence for each model file of those."""
+        return [
             f"model {file.name!r} is not in presets/lock.yaml. Fix: run `beeyard lock {file.name}` and commit it"
             for file in self.model_files
             if file.lock is None
         ]
+
+    @property
+    def unlocked_engine(self) -> list[str]:
+        """At most one sentence, for the engine."""
         if self.engine_is_in_image:
-            return found
+            return []
         kind = self.engine.artefact.kind
         incomplete = self.engine_lock is None or (kind == "release" and self.engine_lock.url is None)
         if kind not in ("debian", "source") and incomplete:
-            found.append(
+            return [
                 f"engine {self.engine_name!r} has no tarball in presets/lock.yaml. Fix: add its url, size and "
-                "sha256 there, as docs/engines.md says; or have the hosts compile it: artefact {kind: source} in "
+                "sha256 there, as docs/engines.md says, or have the hosts compile it: artefact {kind: source} in "
                 "presets/engines.yaml"
-            )
-        return found
+            ]
+        return []
 
 
 def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> ServerSpec:
@@ -405,7 +427,8 @@ def _is_held(kind: HostKind, engine_name: str, engine: Engine, wants_gpu: bool) 
 def _gpu_access(host: HostSettings, kind: HostKind) -> GpuAccess:
     if host.gpu_access != "auto":
         return host.gpu_access
-    return "cdi" if kind.has_cdi else "reservation"
+    # A toolkit that is installed may write a description, too: that must not make the second deploy another one.
+    return "cdi" if kind.has_cdi and not kind.has_nvidia_runtime else "reservation"
 
 
 def _user(host: HostSettings, kind: HostKind) -> str | None:

@@ -60,6 +60,8 @@ architectures() { # as CMake wants them
     for arch in "${chosen[@]}"; do
       [ "$arch" != native ] || die "CUDA architecture 'native' cannot be known in a build" \
         "name the card's, as CUDA_ARCHITECTURES=89 for an RTX 4090"
+      [[ $arch =~ ^[0-9]+a?(-real)?$ ]] || die "CUDA architecture '$arch' is not a number, as CMake 3.28 writes them" \
+        "name the card's, as CUDA_ARCHITECTURES=89 for an RTX 4090"
       local number=${arch%%[!0-9]*}
       grep -qx "$number" <<<"$known" || unknown_architecture "$number"
     done
@@ -95,8 +97,8 @@ options() {
   found=$(architectures) || exit 1
   echo "architectures: $found" >&2
   printf '%s\n' -DGGML_CUDA=ON -DGGML_CUDA_FA=ON "$(all_quants)" -DGGML_CUDA_NCCL=OFF
-  # No PTX: it is a third of the code, for cards that a deploy would refuse the image to.
-  found=$(sed -E 's/\b([0-9]+[af]?)(;|$)/\1-real\2/g' <<<"$found")
+  # No PTX: it is a quarter to a third of the code, for cards that a deploy would refuse the image to.
+  found=$(sed -E 's/\b([0-9]+a?)(;|$)/\1-real\2/g' <<<"$found")
   printf '%s\n' "-DCMAKE_CUDA_ARCHITECTURES=$found" "-DCMAKE_CUDA_COMPILER=$nvcc"
   # libcuda is the driver's, which no build has.
   printf '%s\n' -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined

@@ -116,11 +116,18 @@ def _common(plan: Plan, file: ModelFile) -> dict[str, Any]:
 def _hub_model(plan: Plan, file: ModelFile) -> None:
     assert isinstance(file.source, HubFile) and file.lock is not None  # noqa: PT018, S101
     token = hub.token()
-    model_files.from_url(
-        url=hub.file_url(file.source, file.lock.revision or file.source.revision),
-        token=HiddenValue(token) if token else None,
-        **_common(plan, file),
-    )
+    folder = file.source.file.removesuffix(file.file)
+    for path, piece in host.loop(plan.spec.pieces_of(file)):
+        source = file.source.model_copy(update={"file": f"{folder}{piece.file}"})
+        model_files.from_url(
+            name=f"Model {piece.file}",
+            path=str(path),
+            url=hub.file_url(source, file.lock.revision or source.revision),
+            size=piece.size,
+            sha256=piece.sha256,
+            fetch=plan.fetch,
+            token=HiddenValue(token) if token else None,
+        )
 
 
 def _url_model(plan: Plan, file: ModelFile) -> None:

@@ -10,6 +10,7 @@ from pyinfra.connectors.local import LocalConnector
 from beeyard.catalog import CatalogError, load_catalog
 from beeyard.deploys.carried_images import with_carried_image
 from beeyard.deploys.keys import given_key
+from beeyard.deploys.locks import lock_missing
 from beeyard.deploys.preflight import build_obstacles, docker_obstacles, obstacles
 from beeyard.facts.connections import ConnectionProcess
 from beeyard.facts.docker import DockerEngine, DockerProbe
@@ -60,8 +61,8 @@ def host_plan() -> Plan | None:
     they would not after a DeployError.
     """
     try:
-        plan = _plan()
-        reasons = obstacles(plan.spec, plan.probe, plan.is_here, _own_pids(plan), _missing_bytes(plan))
+        plan, not_locked = _plan()
+        reasons = obstacles(plan.spec, plan.probe, plan.is_here, _own_pids(plan), _missing_bytes(plan), not_locked)
         reasons += docker_obstacles(plan.spec, plan.docker)
         tools = host.get_fact(BuildTools) if plan.spec.engine_is_compiled else None
         reasons += build_obstacles(plan.spec, plan.probe, tools)
@@ -75,7 +76,8 @@ def host_plan() -> Plan | None:
     return None
 
 
-def _plan() -> Plan:
+def _plan() -> tuple[Plan, list[str]]:
+    """The plan, and why something of it could not be locked."""
     if (
         host.data.get("_sudo")
         and not host.data.get("_use_sudo_password")
@@ -96,13 +98,16 @@ def _plan() -> Plan:
         is_root=probe["is_root"],
         compute_capabilities=tuple(probe["compute_capabilities"]),
         has_cdi=docker is not None and docker["has_cdi"],
+        has_nvidia_runtime=docker is not None and "nvidia" in docker["runtimes"],
         held_engine=_held_engine(probe),
     )
+    spec = resolve(host.data.dict(), load_catalog(), kind)
+    not_locked = lock_missing(spec)
     spec = with_carried_image(resolve(host.data.dict(), load_catalog(), kind))
     given_key(spec)  # what is wrong with it is told now, not after a download
     is_here = isinstance(host.connector, LocalConnector)
     deploy_pid = os.getpid() if is_here else host.get_fact(ConnectionProcess, _sudo=False)
-    return Plan(spec, probe, is_here, docker, deploy_pid)
+    return Plan(spec, probe, is_here, docker, deploy_pid), not_locked
 
 
 def _held_engine(probe: Probe) -> HeldEngine | None:
@@ -120,11 +125,11 @@ def _own_pids(plan: Plan) -> list[int]:
 
 
 def _missing_bytes(plan: Plan) -> int:
-    locked = [(file, file.lock) for file in plan.spec.model_files if file.lock]
-    files = [(str(plan.spec.path_of(file)), lock.sha256) for file, lock in locked]
+    pieces = [pair for file in plan.spec.model_files for pair in plan.spec.pieces_of(file)]
+    files = [(str(path), piece.sha256) for path, piece in pieces]
     states = host.get_fact(ModelFileStates, fetch=plan.fetch, files=files) if files else []
     return sum(
-        lock.size - partial
-        for (_, lock), (found, partial) in zip(locked, states, strict=True)
+        piece.size - partial
+        for (_, piece), (found, partial) in zip(pieces, states, strict=True)
         if found == "absent"
     )  # fmt: skip

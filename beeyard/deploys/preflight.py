@@ -18,15 +18,19 @@ IMAGE_BYTES = {"pull": 4 * GIB, "carry": 3 * GIB, "build": 25 * GIB}
 OLD_DOCKERS = {("debian", "bookworm"), ("debian", "bullseye"), ("ubuntu", "focal")}
 
 
-def obstacles(spec: ServerSpec, probe: Probe, is_here: bool, own_pids: list[int], missing_bytes: int) -> list[str]:
+def obstacles(
+    spec: ServerSpec, probe: Probe, is_here: bool, own_pids: list[int], missing_bytes: int, not_locked: list[str]
+) -> list[str]:
     """
     Why this host cannot have this spec's server.
 
     :param own_pids: the processes that hold the port of the server that we keep running there
     :param missing_bytes: of model files that are not there yet
+    :param not_locked: why something could not be locked just now
     """
     return [
-        *spec.unlocked,
+        *(not_locked or spec.unlocked_models),
+        *([] if not_locked and spec.engine.asset else spec.unlocked_engine),
         *_files_here(spec),
         *_tools(probe),
         *_cpu(spec, probe),
@@ -66,13 +70,13 @@ def build_obstacles(spec: ServerSpec, probe: Probe, tools: dict[str, str] | None
     found = []
     if missing and not (probe["has_apt"] and probe["is_root"]):
         found.append(
-            f"{', '.join(missing)} would compile {spec.engine.title} here and is missing, and this user cannot "
-            "install it. Fix: install build-essential cmake ninja-build git, or choose another engine with llama_engine"
+            f"{', '.join(missing)} would compile {spec.engine.title} here and is missing, and this user "
+            "cannot install it. Fix: install build-essential cmake ninja-build git, or choose another engine with llama_engine"
         )
     if spec.engine.accelerator == "cuda" and not tools.get("nvcc"):
         found.append(
-            f"{spec.engine.title} is compiled here for CUDA, and there is no nvcc, neither in /usr/local/cuda/bin "
-            "nor in PATH. Fix: install NVIDIA's CUDA toolkit, or choose another engine with llama_engine"
+            f"{spec.engine.title} is compiled here for CUDA, and there is no nvcc, neither in "
+            "/usr/local/cuda/bin nor in PATH. Fix: install NVIDIA's CUDA toolkit, or choose another engine with llama_engine"
         )
     return found
 

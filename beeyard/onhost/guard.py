@@ -279,7 +279,8 @@ class ComposeKeeper(Keeper):
 
     def start(self) -> None:
         """Make the container anew if anything of it changed, and start it; images are never fetched here."""
-        self._compose("up", "--detach", "--no-build", "--pull", "never", "--remove-orphans")
+        # A clone's compose.yaml has the same project name, and its services are not ours to remove.
+        self._compose("up", "--detach", "--no-build", "--pull", "never")
 
     def stop(self) -> None:
         """Stop it."""
@@ -310,7 +311,7 @@ class ComposeKeeper(Keeper):
     def shut_down(self) -> None:
         """Stop it and remove the container; the image stays."""
         if self.file.exists():
-            self._compose("down", "--remove-orphans")
+            self._compose("down")
 
     def listener_pids(self) -> list[int]:
         """Docker's proxies of its ports, which hold them in its place."""

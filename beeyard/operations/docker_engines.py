@@ -103,8 +103,11 @@ def repository(repository: str, key_url: str, fingerprint: str, line: str) -> Co
     + line: its line of sources.list, which names /usr/share/keyrings/beeyard-REPOSITORY.gpg
     """
     path = f"/etc/apt/sources.list.d/beeyard-{repository}.list"
-    there = host.get_fact(FileStates, paths=[path]).get(path)
-    if there is not None and there["sha256"] == hashlib.sha256(f"{line}\n".encode()).hexdigest():
+    keyring = f"/usr/share/keyrings/beeyard-{repository}.gpg"
+    found = host.get_fact(FileStates, paths=[path, keyring])
+    there = found.get(path)
+    wanted = hashlib.sha256(f"{line}\n".encode()).hexdigest()
+    if there is not None and there["sha256"] == wanted and found.get(keyring) is not None:
         host.noop(f"apt knows the repository of {repository}")
         return
     words = (REPOSITORY, "add", repository, key_url, fingerprint, line)

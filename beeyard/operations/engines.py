@@ -8,6 +8,7 @@ from pyinfra.api import QuoteString, StringCommand, operation
 from beeyard.facts.host import PackageVersion
 from beeyard.facts.servers import EngineFiles, Executable
 from beeyard.operations.packages import APT
+from beeyard.operations.watched import watched
 
 
 @operation()
@@ -81,7 +82,7 @@ def from_source(
     log = f"{directory.rpartition('/engines/')[0]}/log/build.log"
     if state.is_executing:
         logger.info(f"{host.print_prefix}compiling {commit[:7]}, which takes minutes. Follow it there: tail -F {log}")
-    yield _tool(tool, "build", directory, binary, accelerator, architectures, repository, commit)
+    yield watched(_tool(tool, "build", directory, binary, accelerator, architectures, repository, commit), log)
 
 
 @operation()

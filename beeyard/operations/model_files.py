@@ -1,12 +1,14 @@
 """Operations on model files."""
 
 from collections.abc import Generator
+from pathlib import PurePosixPath
 
 from pyinfra import host
 from pyinfra.api import FileUploadCommand, HiddenValue, QuoteString, StringCommand, operation
 
 from beeyard.facts.model_files import ModelFileStates
 from beeyard.operations.engines import wheel_downloaded
+from beeyard.operations.watched import watched
 
 Commands = Generator[StringCommand | FileUploadCommand, None, None]
 
@@ -28,7 +30,9 @@ def from_url(path: str, url: str, size: int, sha256: str, fetch: str, token: Hid
         return
     config = f'header = "Authorization: Bearer {_curl_quoted(token.unmask())}"' if token else ""
     words = (QuoteString(word) for word in (url, path, str(size), sha256))
-    yield StringCommand("sh", QuoteString(fetch), "get", *words, _stdin=config)
+    command = StringCommand("sh", QuoteString(fetch), "get", *words, _stdin=config)
+    # Where fetch.sh, which lies in bin/, writes how far it is.
+    yield watched(command, f"{PurePosixPath(fetch).parent.parent}/log/fetch.log")
 
 
 @operation()

@@ -99,6 +99,9 @@ def test_a_source_with_the_newer_name_for_all_quants_gets_that(tmp_path: Path, t
         ("120a-real", "does not know architecture 120 (NVIDIA GeForce RTX 5090)"),
         ("77", "CUDA 12.4 does not know architecture 77, and no card of presets/gpus.yaml has it"),
         ("native", "CUDA architecture 'native' cannot be known in a build"),
+        ("x", "CUDA architecture 'x' is not a number"),
+        ("89-virtual", "CUDA architecture '89-virtual' is not a number"),
+        ("120f", "CUDA architecture '120f' is not a number"),
     ],
 )
 def test_an_architecture_that_cuda_does_not_know_stops_before_the_first_file(
@@ -118,7 +121,7 @@ def test_an_architecture_that_cuda_does_not_know_stops_before_the_first_file(
         ("'cicc' died due to signal 9\nKilled", "1", "memory with 1 job. Fix: give the build more memory"),
         ("x.o: No space left on device", "2", "the disk is full. Fix: free space where Docker keeps its data"),
         ("x.c:1: error: y", "2", "the engine does not compile (x.c:1: error: y). Fix: read the first error above"),
-        ("FAILED: [code=1] a/x.o\nx.c:2: error: y", "2", "the engine does not compile: a/x.o (x.c:2: error: y). Fix:"),
+        ("FAILED: [code=1] a/x.o\nx.c:2: error: y", "2", "engine does not compile: a/x.o (x.c:2: error: y). Fix: "),
     ],
 )  # fmt: skip
 def test_a_compiler_that_fails_is_told_apart(

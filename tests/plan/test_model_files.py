@@ -1,8 +1,10 @@
 """Model files against a real web server that misbehaves, through pyinfra and the real curl."""
 
 import hashlib
+import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from pyinfra.api import HiddenValue
 
 from beeyard import onhost
-from beeyard.operations import model_files
+from beeyard.operations import model_files, watched
 from tests.plan.conftest import Apply, Failed
 
 FETCH = str(Path(onhost.__file__).parent / "fetch.sh")
@@ -43,6 +45,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(416)
             return
         body = CONTENT[start:]
+        if fault == "slow":
+            time.sleep(1.5)
         if fault == "flip":
             body = bytes([body[0] ^ 1]) + body[1:]
         self._send(206 if wanted else 200, body, cut=len(body) // 2 if fault == "cut" else None, start=start)
@@ -51,6 +55,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if status == 206:
             self.send_header("Content-Range", f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}")
+        if body.startswith(b"<"):
+            self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body[:cut])
@@ -107,8 +113,8 @@ def test_it_uses_a_whole_partial_without_asking_again(apply: Apply, wanted: dict
 @pytest.mark.parametrize(
     ("faults", "complaint"),
     [
-        (["flip"], "bytes with another content"),
-        (["html"], "a web page"),
+        (["flip", "flip"], "twice what was fetched has"),
+        (["html"], "answers with a web page"),
         (["401"], "answers 401: it wants a token"),
         (["403"], "answers 403: access is not granted"),
         (["404"], "answers 404: there is no such file"),
@@ -164,6 +170,22 @@ def test_a_token_with_anything_in_it_reaches_the_hub_and_no_file(
     assert not any(token in file.read_text("latin-1") for file in tmp_path.rglob("*") if file.is_file())
 
 
+def test_how_far_it_is_can_be_seen_while_it_runs(
+    apply: Apply, wanted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    for folder in ("bin", "log"):
+        (tmp_path / folder).mkdir()
+    fetch = shutil.copy(FETCH, tmp_path / "bin")
+    monkeypatch.setenv("FETCH_EVERY", "1")
+    monkeypatch.setattr(watched, "EVERY_S", 0.3)
+    Handler.faults[:] = ["slow"]
+    with caplog.at_level("INFO", logger="pyinfra"):
+        assert apply(model_files.from_url, **{**wanted, "fetch": str(fetch)}) == 1
+    assert "m.gguf: 1 MB from http://127.0.0.1:" in caplog.text
+    assert "m.gguf: 0 of 1 MB, 0 MB/s, unknown left" in caplog.text
+
+
 def test_two_at_once_fetch_once(wanted: dict[str, Any], url: str) -> None:
     command = ["sh", FETCH, "get", url, wanted["path"], str(len(CONTENT)), SHA256]
     runs = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(3)]
@@ -175,7 +197,9 @@ def test_a_file_from_here_is_checked_like_any_other(apply: Apply, tmp_path: Path
     src = tmp_path / "here.gguf"
     src.write_bytes(CONTENT)
     wanted = {"path": f"{tmp_path}/there/m.gguf", "src": str(src), "size": len(CONTENT), "fetch": FETCH}
+    src.chmod(0o600)
     assert apply(model_files.from_here, **wanted, sha256=SHA256) > 0
+    assert Path(str(wanted["path"])).stat().st_mode & 0o044 == 0o044, "the server is another user"
     assert apply(model_files.from_here, **wanted, sha256=SHA256) == 0
     src.write_bytes(CONTENT[:-1] + b"!")
     with pytest.raises(Failed):

@@ -38,7 +38,7 @@ def spec(**data: Any) -> ServerSpec:
 
 
 def found(a_probe: Probe, a_spec: ServerSpec | None = None, **more: Any) -> list[str]:
-    known = {"is_here": False, "own_pids": [], "missing_bytes": 0, **more}
+    known = {"is_here": False, "own_pids": [], "missing_bytes": 0, "not_locked": [], **more}
     return obstacles(a_spec or spec(), a_probe, **known)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 def dry_deploy(*arguments: str, inventory: str = "inventories/local.py") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pyinfra", *arguments, inventory, "deploy.py", "--dry"]
-    env = {**os.environ, "PYINFRA_PROGRESS": "off"}
+    # No Hub answers on port 9.
+    env = {**os.environ, "PYINFRA_PROGRESS": "off", "HF_ENDPOINT": "http://127.0.0.1:9"}
     return subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=120)
 
 
@@ -20,7 +21,7 @@ def dry_deploy(*arguments: str, inventory: str = "inventories/local.py") -> subp
     [
         ("llama_preset=nope", "no preset 'nope'"),
         ("llama_prot=8911", "unknown key 'prot'"),
-        ("llama_preset=gemma-4-31b", "model 'gemma-4-31b-it-q4_k_s' is not in presets/lock.yaml"),
+        ("llama_preset=gemma-4-31b", "unsloth/gemma-4-31B-it-GGUF at main: the Hub cannot be reached"),
         ("llama_runtime=compose", "llama.cpp-wheel-cpu is not on this machine, from where it would be carried over"),
         ("llama_prefix=/dev/null/nowhere", "/dev/null/nowhere cannot be written"),
     ],

@@ -213,6 +213,14 @@ class Handler(BaseHTTPRequestHandler):
             repo = self._repo(match[1], for_files=False)
             repo.require(match[2] or "main")
             self._send_bytes(200, "application/json", json.dumps(repo.info(blobs=blobs)).encode())
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/refs", path):
+            commit = self._repo(match[1], for_files=False).revision
+            main = {"name": "main", "ref": "refs/heads/main", "targetCommit": commit}
+            self._send_json({"branches": [main], "converts": [], "tags": []})
+        elif path == "/api/models":
+            root = self.server.root / "models"
+            names = sorted(folder.relative_to(root).as_posix() for folder in root.glob("*/*"))
+            self._send_json([{"_id": "0" * 24, "id": name, "modelId": name} for name in names])
         elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self._resolve(self._repo(match[1], for_files=True), match[2], match[3])
         elif match := re.fullmatch(r"/cdn/([^/]+/[^/]+)/[0-9a-f]{64}/(.+)", path):
@@ -272,6 +280,9 @@ class Handler(BaseHTTPRequestHandler):
             headers["X-Error-Code"] = refusal.code
         body = json.dumps({"error": refusal.message}).encode()
         self._send_bytes(refusal.status, "application/json", body, headers)
+
+    def _send_json(self, body: object) -> None:
+        self._send_bytes(200, "application/json", json.dumps(body).encode())
 
     def _send_bytes(self, status: int, content_type: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         self._send_head(status, len(body), {"Content-Type": content_type} | (headers or {}))

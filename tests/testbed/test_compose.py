@@ -411,8 +411,19 @@ def make(bed: Bed, prefix: Path, *words: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
+@pytest.fixture
+def neighbour(docker: Bed, tmp_path: Path) -> Iterator[str]:
+    """A container of a clone's compose.yaml, whose project has the same name as ours."""
+    file = tmp_path / "compose.yaml"
+    service = {"image": engine_image.BASE, "command": ["sleep", "1000"], "init": True}
+    file.write_text(yaml.safe_dump({"name": "beeyard", "services": {"baseline": service}}))
+    here("compose", "--file", str(file), "up", "--detach")
+    yield here("compose", "--file", str(file), "ps", "--quiet").stdout.strip()
+    here("compose", "--file", str(file), "down")
+
+
 def test_this_machine_switches_variants_under_the_gate_and_goes_down(
-    docker: Bed, tmp_path_factory: pytest.TempPathFactory
+    docker: Bed, neighbour: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     prefix = tmp_path_factory.mktemp("local")
     ours = ("container", "ls", "--all", "--quiet", "--filter", "name=^llama-server$")
@@ -427,3 +438,4 @@ def test_this_machine_switches_variants_under_the_gate_and_goes_down(
         run = make(docker, prefix, "down")
         assert run.returncode == 0, run.stderr
     assert here(*ours).stdout == ""
+    assert here("container", "inspect", neighbour, "--format", "{{.State.Running}}").stdout.strip() == "true"

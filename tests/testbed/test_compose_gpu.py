@@ -259,3 +259,5 @@ def test_a_repository_is_added_once_if_its_key_is_the_one_we_know(docker: Bed, f
     docker.sh(HOST, "apt-get -qq update -o Dir::Etc::SourceList=- -o APT::Get::List-Cleanup=0")
     assert "Candidate: 1" in docker.sh(HOST, "apt-cache policy beeyard-test-package")
     assert apply(docker_engines.repository, fingerprint=fingerprint, **words) == 0
+    docker.sh(HOST, "rm /usr/share/keyrings/beeyard-bees.gpg")
+    assert apply(docker_engines.repository, fingerprint=fingerprint, **words) == 1

@@ -98,7 +98,7 @@ def test_a_rollback_that_fails_the_gate_ends_in_the_server_that_ran(bed: Bed) ->
 
 
 def test_a_damaged_engine_is_noticed_and_brought_again_by_the_next_deploy(bed: Bed) -> None:
-    data = {"llama_engine": "good-too", "llama_variant": "baseline"}
+    data: dict[str, Any] = {"llama_engine": "good-too", "llama_variant": "baseline"}
     assert bed.deploy("light", **data).totals["success"] == 0
     bed.sh("light", f"cd {ENGINES}/current/ && truncate --size=1000 libmtmd.so.0 && rm llama-server")
     run = bed.deploy("light", **data)

@@ -14,7 +14,8 @@ CATALOG = load_catalog([PRESETS])
 
 
 def spec(**data: Any) -> ServerSpec:
-    kind = HostKind(has_systemd=True, is_root=True, compute_capabilities=("8.9",), has_cdi=data.pop("has_cdi", False))
+    found = {name: data.pop(name, False) for name in ("has_cdi", "has_nvidia_runtime")}
+    kind = HostKind(has_systemd=True, is_root=True, compute_capabilities=("8.9",), **found)
     return resolve({"llama_preset": "gemma-4-31b", "llama_runtime": "compose", **data}, CATALOG, kind)
 
 
@@ -87,3 +88,8 @@ def test_variables_are_documented_where_people_look() -> None:
     example = (PROJECT / ".env.example").read_text()
     for name in ("MODEL_DIR", "PORT", "BIND_HOST", "CTX_SIZE", "HF_TOKEN", "MEMLOCK", "JOBS", "CUDA_ARCHITECTURES"):
         assert f"{name}=" in example
+
+
+def test_a_toolkit_that_also_writes_a_cdi_file_changes_nothing_at_the_next_deploy() -> None:
+    assert spec(has_nvidia_runtime=True, has_cdi=True) == spec()
+    assert spec(has_cdi=True).gpu_access == "cdi"

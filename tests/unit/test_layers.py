@@ -5,28 +5,43 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "beeyard"
-PURE = {"catalog", "contract", "images", "spec", "dialects", "render", "carried", "lockfile", "hub", "tiny"}
+PURE = {
+    "catalog",
+    "contract",
+    "images",
+    "spec",
+    "dialects",
+    "render",
+    "carried",
+    "gguf_header",
+    "lockfile",
+    "hub",
+    "tiny",
+}
 ALLOWED = {
     "catalog": set[str](),
     "contract": set[str](),
     "tiny": set[str](),
     "carried": set[str](),
-    "lockfile": {"catalog"},
-    "hub": {"catalog"},
+    "gguf_header": {"catalog"},
+    "lockfile": {"catalog", "gguf_header"},
+    "hub": {"catalog", "gguf_header"},
     "images": {"catalog"},
     "spec": {"catalog", "images"},
     "dialects": {"catalog", "contract", "spec"},
     "render": {"catalog", "dialects", "hub", "images", "spec"},
+    "forge": {"catalog"},
+    "locking": {"catalog", "forge", "hub", "lockfile", "spec"},
     "docker_here": {"catalog"},
     "image_build": {"catalog", "contract", "images", "render"},
     "newest": {"catalog", "contract", "dialects", "spec"},
-    "cli": PURE | {"image_build", "newest"},
+    "cli": PURE | {"locking", "image_build", "newest"},
     "up": PURE | {"cli"},
     "idempotent": PURE,
     "onhost": {"onhost"},
     "facts": {"facts", "pyinfra"},
     "operations": {"facts", "operations", "contract", "pyinfra"},
-    "deploys": {*PURE, "docker_here", "facts", "operations", "deploys", "onhost", "pyinfra"},
+    "deploys": {*PURE, "locking", "docker_here", "facts", "operations", "deploys", "onhost", "pyinfra"},
 }
 
 
