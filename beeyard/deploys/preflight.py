@@ -70,13 +70,13 @@ def build_obstacles(spec: ServerSpec, probe: Probe, tools: dict[str, str] | None
     found = []
     if missing and not (probe["has_apt"] and probe["is_root"]):
         found.append(
-            f"{', '.join(missing)} would compile {spec.engine.title} here and is missing, and this user "
-            "cannot install it. Fix: install build-essential cmake ninja-build git, or choose another engine with llama_engine"
+            f"{spec.engine.title} is compiled here, and {', '.join(missing)} is missing, which this user cannot "
+            "install. Fix: install build-essential cmake ninja-build git, or choose another engine with llama_engine"
         )
     if spec.engine.accelerator == "cuda" and not tools.get("nvcc"):
         found.append(
-            f"{spec.engine.title} is compiled here for CUDA, and there is no nvcc, neither in "
-            "/usr/local/cuda/bin nor in PATH. Fix: install NVIDIA's CUDA toolkit, or choose another engine with llama_engine"
+            f"{spec.engine.title} is compiled here for CUDA, and there is no nvcc: not in /usr/local/cuda/bin, not in "
+            "PATH. Fix: install NVIDIA's CUDA toolkit, or choose another engine with llama_engine"
         )
     return found
 

@@ -171,7 +171,7 @@ build() { # DIR BINARY ACCELERATOR ARCHITECTURES REPOSITORY COMMIT
     }
     find "$work/libraries" -mindepth 1 -exec mv -t "$work/out" {} +
     put "$work/out" "$1" "$2" "$3"
-    rm -rf "$work"
+    rm -rf "$prefix"/build/*/ # also what other engines' failed builds left
 }
 
 command=${1-}
