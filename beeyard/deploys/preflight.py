@@ -75,8 +75,8 @@ def build_obstacles(spec: ServerSpec, probe: Probe, tools: dict[str, str] | None
         )
     if spec.engine.accelerator == "cuda" and not tools.get("nvcc"):
         found.append(
-            f"{spec.engine.title} is compiled here for CUDA, and there is no nvcc: not in /usr/local/cuda/bin, not in "
-            "PATH. Fix: install NVIDIA's CUDA toolkit, or choose another engine with llama_engine"
+            f"{spec.engine.title} is compiled here for CUDA, and there is no nvcc: not in /usr/local/cuda/bin, not "
+            "in PATH. Fix: install NVIDIA's CUDA toolkit, or choose another engine with llama_engine"
         )
     return found
 

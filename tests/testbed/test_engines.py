@@ -176,23 +176,23 @@ def test_a_unit_that_does_not_compile_is_named_and_stops_nothing(bed: Bed, compi
 
 def build(bed: Bed, name: str, repository: str, commit: str) -> str:
     """What the deploy has the host do, and what came of it; a shell's words."""
-    return f"sh {PREFIX}/bin/engine.sh build {ENGINES}/{name} llama-server cpu '' {repository} {commit} 2>&1"
+    return f"sh {PREFIX}/bin/engine.sh build {ENGINES}/{name} llama-server cpu '' {repository} {commit}"
 
 
 def test_a_commit_that_is_not_in_the_repository_is_named(bed: Bed, source: tuple[str, str]) -> None:
-    said = bed.sh("light", build(bed, "nowhere-0", source[0], "1" * 40), check=False)
+    said = bed.sh("light", build(bed, "nowhere-0", source[0], "1" * 40) + " 2>&1", check=False)
     assert said.startswith(f"commit {'1' * 40} is not in {source[0]}. Fix: correct the engine's commit")
 
 
 def test_a_repository_that_does_not_answer_is_named(bed: Bed) -> None:
-    said = bed.sh("light", build(bed, "nowhere-0", "git://127.0.0.1:1/engine", "1" * 40), check=False)
+    said = bed.sh("light", build(bed, "nowhere-0", "git://127.0.0.1:1/engine", "1" * 40) + " 2>&1", check=False)
     assert said.startswith(f"git://127.0.0.1:1/engine does not give commit {'1' * 40} (fatal: ")
     assert "Fix: check that this host reaches it, or name a mirror" in said
 
 
 def test_a_killed_build_goes_on_where_it_was(bed: Bed, compiled: dict[str, Any], source: tuple[str, str]) -> None:
     name = bed.sh("light", f"basename {PREFIX}/build/compiled-*")
-    bed.sh("light", f"touch /tmp/beeyard-hold; nohup {build(bed, name, *source)} >/dev/null & exit 0")
+    bed.sh("light", f"touch /tmp/beeyard-hold; nohup {build(bed, name, *source)} >/dev/null 2>&1 </dev/null & exit 0")
     deadline = time.monotonic() + 60
     while not bed.sh("light", "pgrep -f '[s]leep 61' || true"):
         assert time.monotonic() < deadline, bed.sh("light", f"tail {PREFIX}/log/build.log")
