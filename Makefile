@@ -1,6 +1,6 @@
 # make deploy TARGET=homelab   deploys inventories/homelab.py; DATA="llama_port=8911 …" overrides host data
 .DEFAULT_GOAL := help
-.PHONY: help up down plan deploy verify switch prune idempotent render unit image images image-try publish newest lock-images image-test presets tiny check test test-offline test-testbed \
+.PHONY: help up down plan deploy verify switch rollback prune idempotent render unit image images image-try publish newest lock-images image-test presets tiny check test test-offline test-testbed \
 	testbed testbed-down lock-python
 TARGET ?= local
 VARIANT ?=
@@ -32,6 +32,9 @@ deploy: run-env  ## Bring the hosts of TARGET to their spec
 
 switch: run-env  ## Switch TARGET to VARIANT, under the gate
 	@$(PYINFRA) --data llama_variant=$(or $(VARIANT),$(error name a variant, as in VARIANT=baseline)) deploy.py -y
+
+rollback: run-env  ## Return TARGET to the server and engine before; once more goes forward again
+	@$(PYINFRA) rollback.py -y
 
 verify: dev-env  ## Check that what runs on TARGET is what the spec says; kills it once (KILL=0: not)
 	@TARGET=$(notdir $(basename $(INVENTORY))) DATA='$(DATA)' $(BIN)/pytest tests/host

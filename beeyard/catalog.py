@@ -123,7 +123,15 @@ class DebianArtefact(Strict):
     binary: str
 
 
-Artefact = Annotated[WheelArtefact | ReleaseArtefact | DebianArtefact, Field(discriminator="kind")]
+class SourceArtefact(Strict):
+    """An engine that the host compiles from the engine's repository at its commit, or from a mirror of that."""
+
+    kind: Literal["source"]
+    mirror: Annotated[str, StringConstraints(pattern=r"^(https?|git|ssh)://")] | None = None
+    binary: str = "llama-server"
+
+
+Artefact = Annotated[WheelArtefact | ReleaseArtefact | DebianArtefact | SourceArtefact, Field(discriminator="kind")]
 
 
 class Engine(Strict):
@@ -141,6 +149,15 @@ class Engine(Strict):
     cpu_flags: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     artefact: Artefact
+
+    @model_validator(mode="after")
+    def _source_has_a_commit(self) -> Self:
+        if self.artefact.kind == "source" and self.commit is None:
+            raise ValueError(
+                f"{self.title} is compiled from source and names no commit. "
+                "Fix: add its commit, all 40 digits, in presets/engines.yaml"
+            )
+        return self
 
 
 # --- images ----------------------------------------------------------------------------------------

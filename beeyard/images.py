@@ -16,14 +16,16 @@ HELD = "/opt/llama/engine.json"
 FLAGS_LABEL = "beeyard.flags"
 # Lists what a published image holds, its packages above all.
 SBOM_SCANNER = "docker/buildkit-syft-scanner:stable-1"
+BUILD_SCRIPT = "image/build-engine.sh"
+GPUS_TABLE = "presets/gpus.yaml"
 # All that Dockerfile.cuda reads of the project to make a server.
 CONTEXT = (
     "Dockerfile.cuda",
-    "image/build-engine.sh",
+    BUILD_SCRIPT,
     "image/collect-libraries.sh",
     "image/healthy.sh",
     "image/install.sh",
-    "presets/gpus.yaml",
+    GPUS_TABLE,
 )
 
 
@@ -92,6 +94,12 @@ def built_tag(build: Build, architectures: Iterable[str]) -> str:
     """The name of an image that a host builds itself: it changes with anything that it is built from."""
     content = [(PROJECT / name).read_bytes() for name in CONTEXT] + [repr((build, list(architectures))).encode()]
     return f"{build.tag}-{hashlib.sha256(bytes(1).join(content)).hexdigest()[:12]}"
+
+
+def source_digest(commit: str | None, accelerator: str, architectures: Iterable[str]) -> str:
+    """Twelve hex digits of what a host compiles an engine from: they change with the commit or the options."""
+    script = (PROJECT / BUILD_SCRIPT).read_bytes()
+    return hashlib.sha256(script + repr((commit, accelerator, tuple(architectures))).encode()).hexdigest()[:12]
 
 
 def builds(catalog: Catalog) -> list[Build]:

@@ -20,7 +20,7 @@ class Comparison(NamedTuple):
 
 def candidates(catalog: Catalog) -> list[str]:
     """Of each repository that engines are compiled from, the engine that is named last."""
-    compiled = [name for name, engine in catalog.engines.items() if engine.artefact.kind == "release"]
+    compiled = [name for name, engine in catalog.engines.items() if engine.artefact.kind in ("release", "source")]
     return list({catalog.engines[name].repository: name for name in compiled}.values())
 
 

@@ -179,6 +179,8 @@ class ServerSpec(Strict):
     image: Image | None
     # Whether the host itself started from an image that holds the engine.
     engine_is_held: bool
+    # The cards that a host which compiles its engine compiles it for, as CMake writes them.
+    engine_architectures: tuple[str, ...]
     docker: DockerSource
     nvidia_toolkit: ToolkitSource
     gpu_access: GpuAccess
@@ -212,7 +214,10 @@ class ServerSpec(Strict):
     @property
     def engine_dir(self) -> PurePosixPath:
         """Where the engine is unpacked; versions live side by side."""
-        digest = self.engine_lock.sha256[:12] if self.engine_lock else "unlocked"
+        if self.engine_is_compiled:
+            digest = images.source_digest(self.engine.commit, self.engine.accelerator, self.engine_architectures)
+        else:
+            digest = self.engine_lock.sha256[:12] if self.engine_lock else "unlocked"
         return self.prefix / "engines" / f"{self.engine_name}-{digest}"
 
     @property
@@ -226,6 +231,11 @@ class ServerSpec(Strict):
     def engine_is_in_image(self) -> bool:
         """Whether the engine comes with an image, with all that it needs: the server's own, or the host's."""
         return self.image is not None or self.engine_is_held
+
+    @property
+    def engine_is_compiled(self) -> bool:
+        """Whether the host compiles it."""
+        return not self.engine_is_in_image and self.engine.artefact.kind == "source"
 
     @property
     def listens_on(self) -> str:
@@ -291,10 +301,11 @@ class ServerSpec(Strict):
             return []
         kind = self.engine.artefact.kind
         incomplete = self.engine_lock is None or (kind == "release" and self.engine_lock.url is None)
-        if kind != "debian" and incomplete:
+        if kind not in ("debian", "source") and incomplete:
             return [
                 f"engine {self.engine_name!r} has no tarball in presets/lock.yaml. Fix: add its url, size and "
-                "sha256 there, as docs/engines.md says"
+                "sha256 there, as docs/engines.md says, or have the hosts compile it: artefact {kind: source} in "
+                "presets/engines.yaml"
             ]
         return []
 
@@ -332,6 +343,9 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
         memlock=host.memlock,
         image=_image(host, catalog, kind, engine_name, wants_gpu) if runtime == "compose" else None,
         engine_is_held=runtime != "compose" and _is_held(kind, engine_name, engine, wants_gpu),
+        engine_architectures=tuple(images.architecture(found) for found in kind.compute_capabilities)
+        if engine.accelerator == "cuda" and engine.artefact.kind == "source"
+        else (),
         docker=host.docker,
         nvidia_toolkit=host.nvidia_toolkit,
         gpu_access=_gpu_access(host, kind) if runtime == "compose" and wants_gpu else "none",

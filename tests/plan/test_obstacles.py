@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from beeyard.catalog import load_catalog
-from beeyard.deploys.preflight import obstacles
+from beeyard.deploys.preflight import build_obstacles, obstacles
 from beeyard.facts.host import HostProbe, Probe
 from beeyard.spec import HostKind, ServerSpec, resolve
 
@@ -84,3 +84,23 @@ def test_a_port_of_roots_is_refused_where_the_server_is_not_root() -> None:
     assert "port 80 is root's alone, and the server runs as beeyard. Fix: set llama_port to 1024 or higher" in text
     assert found(probe(first_free_port="0"), spec(llama_port=80)) == []
     assert found(probe(), spec(llama_port=80, llama_user="self")) == []
+
+
+@pytest.mark.parametrize(
+    ("tools", "is_root", "complaint"),
+    [
+        (
+            {"git": "x", "cmake": "x", "ninja": "", "c++": ""},
+            False,
+            "and ninja, c++ is missing, which this user cannot",
+        ),
+        ({"git": "x", "cmake": "x", "ninja": "x", "c++": "x", "nvcc": ""}, True, "for CUDA, and there is no nvcc"),
+    ],
+)
+def test_a_host_that_cannot_compile_its_engine_is_told_so(
+    tools: dict[str, str], is_root: bool, complaint: str
+) -> None:
+    a_probe = probe(uid="0" if is_root else "1000")
+    (said,) = build_obstacles(spec(llama_engine="beellama-v0.4.3"), a_probe, {"nvcc": "x", **tools})
+    assert complaint in said
+    assert "Fix: install " in said

