@@ -103,9 +103,11 @@ ask() { # OUTPUT LIMIT OPTION VALUE RESULT
     echo "$code/$said" >"$5" 2>/dev/null || :
 }
 
-# What an ask left; nothing where the disk is full, which is curl's 23.
-result_of() { # RESULT
-    cat "$1" 2>/dev/null | grep . || echo 23/000/0/
+# Sets result to what an ask left; nothing where the disk is full, which is curl's 23.
+read_result() { # RESULT
+    result=''
+    read -r result 2>/dev/null <"$1" || :
+    [ -n "$result" ] || result=23/000/0/
     rm -f "$1"
 }
 
@@ -113,19 +115,18 @@ status_of() { # a result
     echo "$1" | cut -d/ -f2
 }
 
-# The end of the piece that begins at $1: pieces lie on multiples of FETCH_PIECE, wherever an earlier run broke off.
-end_of() { # OFFSET
-    end=$((($1 / FETCH_PIECE + 1) * FETCH_PIECE))
+# Sets piece and end for the one that begins at $1: they end on multiples of FETCH_PIECE, wherever a run broke off.
+piece_at() { # OFFSET
+    piece=$partial.$1 end=$((($1 / FETCH_PIECE + 1) * FETCH_PIECE))
     [ "$end" -le "$size" ] || end=$size
-    echo "$end"
 }
 
 # Fetches the next pieces at the same time, and appends what came of them in order: the partial file is always the
 # start of the whole.
 pieces() {
-    offset=$(size_of "$partial") offsets='' children=''
-    while [ "$offset" -lt "$size" ] && [ "$(echo "$offsets" | wc -w)" -lt "$FETCH_CONNECTIONS" ]; do
-        end=$(end_of "$offset") piece=$partial.$offset
+    offset=$before count=0 offsets='' children=''
+    while [ "$offset" -lt "$size" ] && [ "$count" -lt "$FETCH_CONNECTIONS" ]; do
+        piece_at "$offset"
         if [ "$(size_of "$piece")" -eq $((end - offset)) ]; then
             echo 0/206/0/ >"$piece.result" # an earlier run's
         else
@@ -133,15 +134,15 @@ pieces() {
             ask "$piece" $((end - offset)) --range "$offset-$((end - 1))" "$piece.result" &
             children="$children $!"
         fi
-        offsets="$offsets $offset" offset=$end
+        offsets="$offsets $offset" offset=$end count=$((count + 1))
     done
     for child in $children; do wait "$child" || :; done
     children='' outcome=0/206/0/
     for offset in $offsets; do
-        piece=$partial.$offset length=$(($(end_of "$offset") - offset))
-        result=$(result_of "$piece.result")
+        piece_at "$offset"
+        read_result "$piece.result"
         case $result in
-        0/206/*) [ "$(size_of "$piece")" -eq "$length" ] || result=18/206/0/ ;;
+        0/206/*) [ "$(size_of "$piece")" -eq $((end - offset)) ] || result=18/206/0/ ;;
         0/*) result=63/${result#*/} ;; # a whole file in place of a piece
         esac
         if [ "${outcome%%/*}" = 0 ]; then
@@ -150,7 +151,7 @@ pieces() {
             case $result in
             23/* | 63/*) ;;
             */206/*)
-                if ! cat "$piece" >>"$partial" 2>/dev/null; then
+                if [ -f "$piece" ] && ! cat "$piece" >>"$partial" 2>/dev/null; then
                     outcome=23/000/0/
                     break # the piece stays for the next run
                 fi
@@ -165,7 +166,8 @@ pieces() {
 # Fetches all that is missing over one connection.
 rest() {
     ask "$partial" "$size" --continue-at - "$partial.result"
-    outcome=$(result_of "$partial.result")
+    read_result "$partial.result"
+    outcome=$result
     case $outcome in
     */text/html*) ;;
     33/* | 36/* | 22/416/* | 63/*) # it cannot go on from here
