@@ -42,14 +42,17 @@ stamped() { # DEST SHA256
     [ -f "$1" ] && [ -f "$1.verified" ] && [ "$(cat "$1.verified")" = "$2 $(fingerprint "$1")" ]
 }
 
+# Whether a file that is not what it must be begins as a web page does; no model does.
+is_page() {
+    [ "$(head -c 1 "$1" 2>/dev/null | tr -d '\0')" = '<' ]
+}
+
 # Moves $1 to $2 if it is what it must be. Returns 1 if it is too short and may go on growing, 2 if it is something else
 # and was put aside, 3 if it was a web page, which is dropped.
 keep() { # FILE DEST SIZE SHA256
     have=$(size_of "$1")
     if [ "$have" -ne "$3" ] || [ "$(digest_of "$1")" != "$4" ]; then
-        case $(head -c 1 "$1") in
-        '<') rm -f "$1" && return 3 ;;
-        esac
+        if is_page "$1"; then rm -f "$1" && return 3; fi
         [ "$have" -ge "$3" ] || return 1
         mv -f "$1" "$2.wrong-sha256"
         echo "$2: $have bytes came with another content than the lock names; they are kept as $2.wrong-sha256" >&2
@@ -244,7 +247,7 @@ get() { # URL DEST SIZE SHA256
             ;;
         esac
     fi
-    if [ "$(size_of "$partial")" -gt "$size" ]; then rm -f "$partial"; fi
+    if [ "$(size_of "$partial")" -gt "$size" ] || is_page "$partial"; then rm -f "$partial"; fi
     for piece in "$partial".[0-9]*; do # what an earlier run was killed over
         offset=${piece##*.}
         case $offset in *[!0-9]*) ;; *) [ "$offset" -ge "$(size_of "$partial")" ] || rm -f "$piece" ;; esac
