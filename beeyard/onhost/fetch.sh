@@ -9,7 +9,8 @@
 #
 # FETCH_LOG: where a line of progress goes every FETCH_EVERY seconds. FETCH_CONNECTIONS at once, for pieces of
 # FETCH_PIECE bytes; one is given up after FETCH_STALL seconds without a byte. FETCH_TRIES without a byte of progress,
-# with pauses of a multiple of FETCH_PAUSE seconds, are the end.
+# with pauses of a multiple of FETCH_PAUSE seconds, are the end; thrice as many once something came, so that a router
+# may start anew.
 set -eu
 
 : "${FETCH_LOG:=$(dirname "$0")/../log/fetch.log}" "${FETCH_EVERY:=5}" "${FETCH_CONNECTIONS:=4}"
@@ -41,28 +42,33 @@ stamped() { # DEST SHA256
     [ -f "$1" ] && [ -f "$1.verified" ] && [ "$(cat "$1.verified")" = "$2 $(fingerprint "$1")" ]
 }
 
+# Whether a file that is not what it must be begins as a web page does; no model does.
+is_page() {
+    [ "$(head -c 1 "$1" 2>/dev/null | tr -d '\0')" = '<' ]
+}
+
 # Moves $1 to $2 if it is what it must be. Returns 1 if it is too short and may go on growing, 2 if it is something else
-# and was put aside.
+# and was put aside, 3 if it was a web page, which is dropped.
 keep() { # FILE DEST SIZE SHA256
     have=$(size_of "$1")
     if [ "$have" -ne "$3" ] || [ "$(digest_of "$1")" != "$4" ]; then
-        start=$(head -c 15 "$1" | tr -cd '[:print:]')
-        case $start in
-        '<'*)
-            rm -f "$1"
-            fail "$2: what was fetched is a web page, it starts with '$start'. It was dropped. Fix: check the address, and whether a proxy or a login stands between"
-            ;;
-        esac
+        if is_page "$1"; then rm -f "$1" && return 3; fi
         [ "$have" -ge "$3" ] || return 1
         mv -f "$1" "$2.wrong-sha256"
         echo "$2: $have bytes came with another content than the lock names; they are kept as $2.wrong-sha256" >&2
         return 2
     fi
-    [ "$1" = "$2" ] || mv -f "$1" "$2"
+    # The stamp must not outlive what it stands for, should the power fail now.
+    sync "$1" 2>/dev/null || :
+    [ "$1" = "$2" ] || mv -f "$1" "$2" || fail "$2 cannot be written. Fix: see who may write into that directory"
     # Whoever put it here may have kept it to himself; the server is another user.
     chmod a+r "$2"
     printf '%s %s' "$4" "$(fingerprint "$2")" >"$2.verified"
     rm -f "$2.wrong-sha256"
+}
+
+refuse_page() { # DEST
+    fail "$1: what came is a web page. It was dropped. Fix: check the address, and whether a proxy or a login stands between"
 }
 
 alone() { # DEST
@@ -76,10 +82,10 @@ alone() { # DEST
 
 # --- the transfer ------------------------------------------------------------------------------------------------
 
-# A line of progress now and then, until the run ends.
+# A line of progress now and then, until the run ends, however it does.
 report() { # PARTIAL SIZE NAME
     before=$(size_of "$1") since=$(date +%s)
-    while sleep "$FETCH_EVERY"; do
+    while sleep "$FETCH_EVERY" && kill -0 $$ 2>/dev/null; do
         have=0
         for file in "$1" "$1".[0-9]*; do have=$((have + $(size_of "$file"))); done
         seconds=$(($(date +%s) - since))
@@ -97,75 +103,90 @@ ask() { # OUTPUT LIMIT OPTION VALUE RESULT
     said=$(printf '%s\n' "$config" | curl --config - --fail --silent --show-error --location $more \
         --connect-timeout 20 --speed-limit 1 --speed-time "$FETCH_STALL" --max-filesize "$2" "$3" "$4" \
         --output "$1" --write-out '%{http_code}/%{num_redirects}/%{content_type}' --url "$url" 2>"$partial.said") || code=$?
-    echo "$code/$said" >"$5"
+    echo "$code/$said" >"$5" 2>/dev/null || :
+}
+
+# Sets result to what an ask left; nothing where the disk is full, which is curl's 23.
+read_result() { # RESULT
+    result=''
+    read -r result 2>/dev/null <"$1" || :
+    [ -n "$result" ] || result=23/000/0/
+    rm -f "$1"
 }
 
 status_of() { # a result
     echo "$1" | cut -d/ -f2
 }
 
-# Fetches the next pieces at the same time, and appends those that are whole and next in order.
+# Sets piece and end for the one that begins at $1: they end on multiples of FETCH_PIECE, wherever a run broke off.
+piece_at() { # OFFSET
+    piece=$partial.$1 end=$((($1 / FETCH_PIECE + 1) * FETCH_PIECE))
+    [ "$end" -le "$size" ] || end=$size
+}
+
+# Fetches the next pieces at the same time, and appends what came of them in order: the partial file is always the
+# start of the whole.
 pieces() {
-    at=$(size_of "$partial")
-    offset=$at count=0 children=''
+    offset=$before count=0 offsets='' children=''
     while [ "$offset" -lt "$size" ] && [ "$count" -lt "$FETCH_CONNECTIONS" ]; do
-        end=$((offset + FETCH_PIECE))
-        [ "$end" -le "$size" ] || end=$size
-        if [ "$(size_of "$partial.$offset")" -lt $((end - offset)) ]; then
-            rm -f "$partial.$offset"
-            ask "$partial.$offset" $((end - offset)) --range "$offset-$((end - 1))" "$partial.$offset.result" &
-            children="$children $!"
+        piece_at "$offset"
+        if [ "$(size_of "$piece")" -eq $((end - offset)) ]; then
+            echo 0/206/0/ >"$piece.result" # an earlier run's
         else
-            echo 0/206/0/ >"$partial.$offset.result"
+            rm -f "$piece"
+            ask "$piece" $((end - offset)) --range "$offset-$((end - 1))" "$piece.result" &
+            children="$children $!"
         fi
-        offset=$end count=$((count + 1))
+        offsets="$offsets $offset" offset=$end count=$((count + 1))
     done
     for child in $children; do wait "$child" || :; done
-    children=''
-    outcome=0/206/0/
-    for offset in $(seq "$at" "$FETCH_PIECE" $((offset - 1))); do
-        end=$((offset + FETCH_PIECE))
-        [ "$end" -le "$size" ] || end=$size
-        result=$(cat "$partial.$offset.result")
-        rm -f "$partial.$offset.result"
-        # Only what answers a range is a piece; a whole file in its place is refused by its length.
+    children='' outcome=0/206/0/
+    for offset in $offsets; do
+        piece_at "$offset"
+        read_result "$piece.result"
         case $result in
-        0/206/*) [ "$(size_of "$partial.$offset")" -eq $((end - offset)) ] || result=18/206/0/ ;;
-        0/*) result=63/${result#*/} ;;
+        0/206/*) [ "$(size_of "$piece")" -eq $((end - offset)) ] || result=18/206/0/ ;;
+        0/*) result=63/${result#*/} ;; # a whole file in place of a piece
         esac
-        case $result in
-        0/206/*)
-            # In order: the partial file is always the start of the whole.
-            if [ "${outcome%%/*}" = 0 ]; then
-                cat "$partial.$offset" >>"$partial"
-                rm -f "$partial.$offset"
-            fi
-            ;;
-        *)
-            rm -f "$partial.$offset"
-            [ "${outcome%%/*}" != 0 ] || outcome=$result
-            ;;
-        esac
+        if [ "${outcome%%/*}" = 0 ]; then
+            outcome=$result
+            # Of one that broke off, too, what came is the start.
+            case $result in
+            23/* | 63/*) ;;
+            */206/*)
+                if [ -f "$piece" ] && ! cat "$piece" >>"$partial" 2>/dev/null; then
+                    outcome=23/000/0/
+                    break # the piece stays for the next run
+                fi
+                rm -f "$piece"
+                ;;
+            esac
+        fi
+        case $result in 0/206/*) ;; *) rm -f "$piece" ;; esac
     done
 }
 
 # Fetches all that is missing over one connection.
 rest() {
     ask "$partial" "$size" --continue-at - "$partial.result"
-    outcome=$(cat "$partial.result")
-    rm -f "$partial.result"
-    # It cannot go on from here: from the start.
+    read_result "$partial.result"
+    outcome=$result
     case $outcome in
-    33/* | 36/* | 22/416/* | 63/*)
-        restarts=$((restarts + 1))
-        [ "$restarts" -le 3 ] || fail "$url: its server has another file, or cannot go on from byte $(size_of "$partial") of $size (HTTP $(status_of "$outcome")). Fix: check the source and presets/lock.yaml (beeyard lock --check)"
-        rm -f "$partial"
+    */text/html*) ;;
+    33/* | 36/* | 22/416/* | 63/*) # it cannot go on from here
+        refusals=$((refusals + 1))
+        # Once may be a proxy's whim, for which nobody wants to fetch 20 GB again.
+        if [ "$refusals" -ge 2 ]; then
+            restarts=$((restarts + 1))
+            [ "$restarts" -le 3 ] || fail "$url: its server has another file, or cannot go on from byte $(size_of "$partial") of $size (HTTP $(status_of "$outcome")). Fix: check the source and presets/lock.yaml (beeyard lock --check)"
+            rm -f "$partial"
+        fi
         ;;
     esac
 }
 
 transfer() {
-    tries=0 restarts=0 more='' connections=$FETCH_CONNECTIONS
+    tries=0 refusals=0 restarts=0 more='' connections=$FETCH_CONNECTIONS patience=$FETCH_TRIES
     while [ "$(size_of "$partial")" -lt "$size" ]; do
         before=$(size_of "$partial")
         if [ "$connections" -gt 1 ] && [ $((size - before)) -gt "$FETCH_PIECE" ]; then pieces; else rest; fi
@@ -174,22 +195,35 @@ transfer() {
             [ "$before" -gt 0 ] || rm -f "$partial"
             fail "$url answers with a web page. Fix: check the address, and whether a proxy or a login stands between"
             ;;
-        22/401/*) fail "$url answers 401: it wants a token, or does not exist. Fix: set HF_TOKEN, or correct the preset" ;;
+        22/401/0/*) fail "$url answers 401: it wants a token, or does not exist. Fix: set HF_TOKEN, or correct the preset" ;;
         22/403/0/*) fail "$url answers 403: access is not granted. Fix: accept the model's licence with the token's account" ;;
         22/404/0/*) fail "$url answers 404: there is no such file. Fix: correct the preset, then lock it anew" ;;
+        23/*) fail "$dest cannot be written on: $(free_mb) MB are free, $(((size - $(size_of "$partial")) / 1000000)) MB are still to come. Fix: free some (make prune shows models that nothing names), or set llama_models_dir; it resumes" ;;
         63/*) connections=1 ;; # it gives no ranges, or another file
         esac
         # A refusal from where the address led on to is one that ran out: the next try asks for a new one. What only
         # broke off, with something to show for it, goes on at once.
-        if [ "$(size_of "$partial")" -gt "$before" ]; then tries=0 && continue; fi
+        if [ "$(size_of "$partial")" -gt "$before" ]; then
+            tries=0 refusals=0 patience=$((3 * FETCH_TRIES))
+            continue
+        fi
         tries=$((tries + 1))
-        if [ "$tries" -ge "$FETCH_TRIES" ]; then
+        if [ "$tries" -ge "$patience" ]; then
             fail "$url: download broke off (curl ${outcome%%/*}, HTTP $(status_of "$outcome")$(sed -n '1s/^curl: ([0-9]*) */: /p' "$partial.said" 2>/dev/null)): have $(size_of "$partial") of $size bytes. Fix: run again, it resumes"
         fi
-        # Some proxies break what they do not know: the plainest way for the last tries.
-        if [ "$tries" -ge 3 ]; then more='--http1.1 --ipv4' connections=1; fi
+        case $outcome in
+        5/* | 6/* | 7/* | 28/000/*) ;; # nobody is there
+        *) # Some proxies break what they do not know: the plainest way for the last tries.
+            if [ "$tries" -ge 3 ]; then more=--http1.1 connections=1; fi
+            ;;
+        esac
+        if [ "$tries" -eq $((patience - 1)) ]; then more='--http1.1 --ipv4'; fi
         case $outcome in 22/429/*) sleep $((tries * FETCH_PAUSE * 10)) ;; *) sleep $((tries * FETCH_PAUSE)) ;; esac
     done
+}
+
+free_mb() {
+    echo $(($(df -Pk "$(dirname "$dest")" | awk 'END { print $4 }') / 1000))
 }
 
 clean() {
@@ -203,14 +237,28 @@ get() { # URL DEST SIZE SHA256
     config=$(cat)
     alone "$dest"
     if stamped "$dest" "$sha256"; then return; fi
-    if [ -f "$dest" ] && keep "$dest" "$dest" "$size" "$sha256"; then return; fi
-    if [ "$(size_of "$partial")" -gt "$size" ]; then rm -f "$partial"; fi
+    if [ -f "$dest" ]; then
+        result=0
+        keep "$dest" "$dest" "$size" "$sha256" || result=$?
+        case $result in
+        0) return ;;
+        1) # Cut short since it was verified. Nothing wrong stays in its place, whatever becomes of the download.
+            if [ "$have" -gt "$(size_of "$partial")" ]; then mv -f "$dest" "$partial"; else rm -f "$dest"; fi
+            ;;
+        esac
+    fi
+    if [ "$(size_of "$partial")" -gt "$size" ] || is_page "$partial"; then rm -f "$partial"; fi
+    for piece in "$partial".[0-9]*; do # what an earlier run was killed over
+        offset=${piece##*.}
+        case $offset in *[!0-9]*) ;; *) [ "$offset" -ge "$(size_of "$partial")" ] || rm -f "$piece" ;; esac
+    done
     trap clean EXIT
     trap 'exit 143' TERM
     trap 'exit 130' INT
+    trap 'exit 129' HUP
     if [ -d "$(dirname "$FETCH_LOG")" ]; then
         echo "$(basename "$dest"): $((size / 1000000)) MB from ${url%%\?*}" >"$FETCH_LOG"
-        report "$partial" "$size" "$(basename "$dest")" 9>&- &
+        report "$partial" "$size" "$(basename "$dest")" 9>&- >/dev/null 2>&1 &
         reporter=$!
     fi
     for round in first second; do
@@ -218,8 +266,9 @@ get() { # URL DEST SIZE SHA256
         result=0
         keep "$partial" "$dest" "$size" "$sha256" || result=$?
         case $result in
-        0) rm -f "$partial".[0-9]* && return ;;
+        0) rm -f "$partial".* && return ;;
         1) fail "$url: ended early: have $(size_of "$partial") of $size bytes. Fix: run again, it resumes" ;;
+        3) refuse_page "$dest" ;;
         esac
         [ "$round" = second ] || echo "downloading $(basename "$dest") once more" >&2
     done
@@ -235,6 +284,7 @@ keep)
     keep "$2" "$3" "$4" "$5" || result=$?
     case $result in
     1) rm -f "$2" && fail "$3: $2 is shorter than the $4 bytes wanted. It was dropped. Fix: check the source and presets/lock.yaml" ;;
+    3) refuse_page "$3" ;;
     2) fail "$3: $2 is not what the lock names, $4 bytes with sha256 $5. Fix: check the source and presets/lock.yaml" ;;
     esac
     ;;

@@ -134,7 +134,10 @@ def test_a_wrong_file_is_never_kept(
     assert not Path(f"{wanted['path']}.partial").exists()
 
 
-def test_a_download_that_ends_too_early_is_kept_to_be_resumed(apply: Apply, wanted: dict[str, Any]) -> None:
+def test_a_download_that_ends_too_early_is_kept_to_be_resumed(
+    apply: Apply, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FETCH_PAUSE", "0")
     Handler.faults[:] = ["503"] * 5
     partial = Path(f"{wanted['path']}.partial")
     partial.parent.mkdir()
@@ -145,6 +148,38 @@ def test_a_download_that_ends_too_early_is_kept_to_be_resumed(apply: Apply, want
     Handler.faults.clear()
     assert apply(model_files.from_url, **wanted) == 1
     assert Path(wanted["path"]).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("fault", ["html", "no-range"])
+def test_one_strange_answer_throws_away_nothing_of_what_came_before(
+    apply: Apply, wanted: dict[str, Any], fault: str
+) -> None:
+    partial = Path(f"{wanted['path']}.partial")
+    partial.parent.mkdir()
+    partial.write_bytes(CONTENT[:5000])
+    Handler.faults[:] = [fault]
+    if fault == "html":  # a portal that wants a login wants it again the next time
+        with pytest.raises(Failed):
+            apply(model_files.from_url, **wanted)
+        assert partial.read_bytes() == CONTENT[:5000]
+    assert apply(model_files.from_url, **wanted) == 1
+    assert [asked for asked, _ in Handler.requests] == ["bytes=5000-"] * 2
+
+
+@pytest.mark.parametrize("left", [CONTENT[:100], b"<html>Log in.</html>", b"!" * len(CONTENT)])
+def test_nothing_wrong_stays_in_its_place_when_it_cannot_be_fetched(
+    apply: Apply, wanted: dict[str, Any], left: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FETCH_PAUSE", "0")
+    path = Path(wanted["path"])
+    path.parent.mkdir()
+    path.write_bytes(left)
+    Handler.faults[:] = ["503"] * 5
+    with pytest.raises(Failed):
+        apply(model_files.from_url, **wanted)
+    assert not path.exists()
+    assert apply(model_files.from_url, **wanted) == 1
+    assert path.read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "touch"])
