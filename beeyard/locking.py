@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,8 +69,8 @@ def lock(catalog: Catalog, names: Iterable[str], file: Path) -> Iterator[str]:
     """
     models, engines, by_hand = wanted(catalog, names)
     asked = [name for name in models if isinstance(catalog.models[name].source, HubFile | LocalFile)]
-    found = _all([lambda name=name: model_lock(catalog, name) for name in asked])  # type: ignore[misc]
-    built = _all([lambda name=name: forge.release_file(name, catalog.engines[name]) for name in engines])  # type: ignore[misc]
+    found = _all([partial(model_lock, catalog, name) for name in asked])
+    built = _all([partial(forge.release_file, name, catalog.engines[name]) for name in engines])
     errors = [text for text in [*found, *built] if isinstance(text, str)]
     if errors:
         raise CatalogError("\n".join(errors))
@@ -108,13 +109,31 @@ def model_lock(catalog: Catalog, name: str) -> FileLock:
             )
 
 
-def drift(catalog: Catalog, names: Iterable[str]) -> list[str]:
-    """What upstream no longer is as the lock says, a sentence each; what is not locked at all, too."""
+def drift(catalog: Catalog, names: Iterable[str], digest_of: Callable[[str], str] | None = None) -> list[str]:
+    """
+    What upstream no longer is as the lock says, a sentence each; what is not locked at all, too.
+
+    :param digest_of: asks a registry what an image's name stands for now; None leaves images out. With names, they
+        are left out, too.
+    """
+    names = list(names)
     models, engines, _ = wanted(catalog, names)
     questions: list[Callable[[], str | None]] = []
-    questions += [lambda name=name: _model_drift(catalog, name) for name in models]  # type: ignore[misc]
-    questions += [lambda name=name: _engine_drift(catalog, name) for name in engines]  # type: ignore[misc]
+    questions += [partial(_model_drift, catalog, name) for name in models]
+    questions += [partial(_engine_drift, catalog, name) for name in engines]
+    if digest_of is not None and not names:
+        bases = [(name, locked) for name, locked in catalog.lock.bases.items() if locked != "local"]
+        # A published image is locked without the tag that it had: it is asked for by its digest, whether it is there.
+        bases += [(reference, reference.partition("@")[2]) for reference in catalog.lock.images.values()]
+        questions += [partial(_image_drift, name, locked, digest_of) for name, locked in bases]
     return [text for text in _all(questions) if isinstance(text, str)]
+
+
+def _image_drift(name: str, locked: str, digest_of: Callable[[str], str]) -> str | None:
+    now = digest_of(name)
+    if now == locked:
+        return None
+    return f"image {name} is {now} now, locked is {locked}. Fix: `make lock-images` to take it, or keep yours"
 
 
 def _model_drift(catalog: Catalog, name: str) -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from beeyard import image_build, locking
 from beeyard.catalog import load_catalog
 from beeyard.images import SBOM_SCANNER
 from tests import engine_image
@@ -138,6 +139,19 @@ def test_published_images_of_engines_are_locked_by_digest(presets: Path, tmp_pat
     run = engine_image.beeyard(*words[:-1], f"{registry}/bees/gone", presets=folder)
     assert run.returncode == 2
     assert "has no image of these engines. Fix: " in run.stderr
+
+
+def test_check_tells_an_image_that_moved_or_is_gone(registry: str) -> None:
+    moved, same, gone = (f"{registry}/bees/{name}:1" for name in ("moved", "same", "gone"))
+    published = f"{registry}/bees/beeyard@{DIGEST}"
+    bases = {moved: f"sha256:{'0' * 64}", same: DIGEST, gone: DIGEST, "own": "local"}
+    catalog = load_catalog()
+    lock_table = catalog.lock.model_copy(update={"bases": bases, "images": {"x-cpu": published}})
+    alone = catalog.model_copy(update={"lock": lock_table, "servers": {}})
+    said = locking.drift(alone, [], image_build.digest_of)
+    assert len(said) == 2
+    assert said[0].startswith(f"image {moved} is {DIGEST} now, locked is sha256:{'0' * 64}. Fix: `make lock-images`")
+    assert f"the registry does not say what {gone} is: " in said[1]
 
 
 @pytest.mark.parametrize(
