@@ -379,7 +379,7 @@ def test_a_host_builds_its_image_itself_and_only_once(docker: Bed, sources: dict
 
 @pytest.mark.parametrize(
     ("engine", "complaint"),
-    [("broken", "the engine does not compile. Fix: "), ("gone", "1" * 40)],
+    [("broken", "the engine does not compile"), ("gone", "1" * 40)],
     ids=["does-not-compile", "no-such-commit"],
 )
 def test_a_build_that_fails_says_why_and_the_server_stays(
