@@ -20,10 +20,9 @@ def prune() -> None:
     data = {**host.data.dict(), "llama_runtime": "systemd"}
     models_dir = Path(PROJECT) / (settings.models_dir or settings.prefix / "models")
     store = host.get_fact(ModelStore, models_dir=str(models_dir), prefix=str(settings.prefix))
-    kept = named_models(data, load_catalog(), kind) | store["named"]
     # The digest's folder is the file's; a later part of a split one lies beside a first that is named.
-    folders = {path.rpartition("/")[0] for path in kept}
-    unnamed = {path: size for path, size in store["stored"].items() if path.rpartition("/")[0] not in folders}
+    kept = {Path(path).parent.name for path in named_models(data, load_catalog(), kind)} | store["named"]
+    unnamed = {path: size for path, size in store["stored"].items() if Path(path).parent.name not in kept}
     if not unnamed:
         logger.info(f"{host.print_prefix}everything in {models_dir} is named")
     for path, size in host.loop(sorted(unnamed.items())):

@@ -42,11 +42,12 @@ for stamp in "$models"/*/*.verified; do
     file=${stamp%.verified}
     [ -f "$stamp" ] && [ -f "$file" ] && echo "stored=$(stat -c %s "$file") $file"
 done
-for part in "$models"/*/*.partial "$models"/*/*.wrong-sha256; do
+for part in "$models"/*/*.partial "$models"/*/*.partial.[0-9]* "$models"/*/*.wrong-sha256; do
     [ -f "$part" ] && echo "stored=$(stat -c %s "$part") $part"
 done
-cat "$prefix"/servers/*/server.json 2>/dev/null | grep -oE '"/[^"]+\.gguf"' | tr -d '"' | sed 's/^/named=/'
-true
+cat "$prefix"/servers/*/server.json 2>/dev/null | grep -oE '/[0-9a-f]{12}/[^/"]+\.gguf"' |
+    cut -d/ -f2 | sed 's/^/named=/'
+echo done= # pyinfra takes no output for no answer
 """
 
 
@@ -61,7 +62,8 @@ class ModelStore(FactBase[StoredModels]):
     """
     Returns the model files, and what is left of broken ones, that ``fetch.sh`` put into a directory.
 
-    A file without its stamp is somebody else's. ``named`` are those of the servers that a switch could go back to.
+    A file without its stamp is somebody else's. ``named`` are the folders, twelve digits each, of what the servers
+    have that a switch could go back to: JSON may write the rest of a path in another way than the file system.
     """
 
     def command(self, models_dir: str, prefix: str) -> StringCommand:

@@ -17,7 +17,7 @@ KEPT = f"{LOCK.sha256[:12]}/tiny-gemma4.gguf"
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
     """A host's prefix with models: named, named by the server before, named by nobody, and somebody else's."""
-    made = tmp_path / "p"
+    made = tmp_path / "é"  # which server.json writes as \\u00e9
     for name in (KEPT, "aaaaaaaaaaaa/old.gguf", "bbbbbbbbbbbb/before.gguf", "mine/own.gguf"):
         file = made / "models" / name
         file.parent.mkdir(parents=True)
@@ -26,6 +26,7 @@ def prefix(tmp_path: Path) -> Path:
             Path(f"{file}.verified").write_text("stamp")
             Path(f"{file}.lock").touch()
     (made / "models" / "aaaaaaaaaaaa" / "broken.gguf.partial").write_bytes(b"y")
+    (made / "models" / "aaaaaaaaaaaa" / "broken.gguf.partial.67108864").write_bytes(b"y")
     (made / "models" / "cccccccccccc").mkdir()
     (made / "models" / "cccccccccccc" / "no-stamp.gguf").write_bytes(b"z")
     server = made / "servers" / "0123456789ab"
@@ -62,3 +63,9 @@ def test_what_nothing_names_goes_and_the_rest_stays(prefix: Path) -> None:
     }  # fmt: skip
     assert not (prefix / "models" / "aaaaaaaaaaaa").exists()
     assert "everything in" in prune(prefix, "-y").stderr
+
+
+def test_where_nothing_is_stored_nothing_is_done(tmp_path: Path) -> None:
+    run = prune(tmp_path / "none", "-y")
+    assert run.returncode == 0, run.stderr
+    assert "everything in" in run.stderr
