@@ -20,7 +20,7 @@ from beeyard.dialects import argv
 from beeyard.images import SBOM_SCANNER, architecture, builds, published_name
 from beeyard.lockfile import add_base, add_image
 from beeyard.render import CLONE_PRESET, clone_compose, define, rendered_files
-from beeyard.spec import HostKind, Runtime, ServerSpec, resolve
+from beeyard.spec import ANY_HOST, Runtime, ServerSpec, every_variant, resolve
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 USAGE = 2
@@ -198,11 +198,10 @@ def presets() -> None:
     catalog = load_catalog()
     table = Table("server", "variant", "engine", "model", "locked")
     for name, server in catalog.servers.items():
-        for variant in server.variants:
-            spec = _spec(name, variant, None, "/opt/beeyard")
-            default = " (default)" if variant == server.default_variant else ""
+        for spec in every_variant({"llama_preset": name}, catalog):
+            default = " (default)" if spec.variant == server.default_variant else ""
             table.add_row(
-                name, variant + default, spec.engine_name, spec.model.name, "no" if spec.unlocked else "yes"
+                name, spec.variant + default, spec.engine_name, spec.model.name, "no" if spec.unlocked else "yes"
             )
     Console().print(table)
 
@@ -274,7 +273,7 @@ def _spec(
     }
     if engine is not None:
         data["llama_engine"] = engine
-    return resolve(data, load_catalog(), HostKind(has_systemd=True, is_root=True))
+    return resolve(data, load_catalog(), ANY_HOST)
 
 
 def main() -> None:

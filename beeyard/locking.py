@@ -18,7 +18,7 @@ from beeyard.catalog import (
     Strict,
 )
 from beeyard.lockfile import add_engine, add_model, local_lock
-from beeyard.spec import HostKind, resolve
+from beeyard.spec import every_variant
 
 AT_ONCE = 8  # questions to a Hub
 
@@ -42,9 +42,7 @@ def wanted(catalog: Catalog, names: Iterable[str]) -> Wanted:
     by_hand: dict[str, None] = {}
     for name in list(names) or list(catalog.servers):
         if name in catalog.servers:
-            for variant in catalog.servers[name].variants:
-                kind = HostKind(has_systemd=True, is_root=True)
-                spec = resolve({"llama_preset": name, "llama_variant": variant}, catalog, kind)
+            for spec in every_variant({"llama_preset": name}, catalog):
                 models |= dict.fromkeys(file.name for file in spec.model_files)
                 (engines if spec.engine.asset else by_hand)[spec.engine_name] = None
         elif name in catalog.models:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from beeyard.catalog import Catalog, CatalogError, pick
 from beeyard.contract import FlagTable, changes, load_table, violations
 from beeyard.dialects import argv
-from beeyard.spec import HostKind, resolve
+from beeyard.spec import every_variant
 
 
 class Comparison(NamedTuple):
@@ -59,15 +59,10 @@ def compare(catalog: Catalog, engine_name: str, found: FlagTable) -> Comparison:
     """An engine's flags against its committed table, and against every variant of a preset that it serves."""
     lost, gained = changes(load_table(catalog.engines[engine_name].flags), found)
     unfit = [
-        f"{server} {variant}: {violation}"
-        for server, preset in catalog.servers.items()
-        for variant, how in preset.variants.items()
-        if (how.engine or preset.engine) == engine_name
-        for violation in violations(_arguments(catalog, server, variant), found, trial_name(engine_name))
+        f"{spec.preset} {spec.variant}: {violation}"
+        for preset in catalog.servers
+        for spec in every_variant({"llama_preset": preset}, catalog)
+        if spec.engine_name == engine_name
+        for violation in violations(argv(spec), found, trial_name(engine_name))
     ]
     return Comparison(lost + unfit, gained)
-
-
-def _arguments(catalog: Catalog, server: str, variant: str) -> list[str]:
-    data = {"llama_preset": server, "llama_variant": variant, "llama_runtime": "systemd"}
-    return argv(resolve(data, catalog, HostKind(has_systemd=True, is_root=True)))

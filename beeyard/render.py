@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from beeyard import hub, images
 from beeyard.catalog import PROJECT, Catalog, CatalogError, HubFile, UrlFile, pick
 from beeyard.dialects import argv
-from beeyard.spec import HostKind, ServerSpec, resolve
+from beeyard.spec import ANY_HOST, ServerSpec, resolve
 
 TEMPLATES = PROJECT / "templates"
 # The preset that `docker compose up` serves from a clone.
@@ -206,7 +206,7 @@ def _clone_spec(catalog: Catalog, preset: str, variant: str) -> ServerSpec:
         "llama_image_from": "carry",
         "llama_image_variant": images.variant_for(cards, catalog.images, catalog.gpus),
     }
-    return resolve(data, catalog, HostKind(has_systemd=True, is_root=True))
+    return resolve(data, catalog, ANY_HOST)
 
 
 def _command_lines(words: list[str], variables: Mapping[str, str] | None = None) -> list[str]:

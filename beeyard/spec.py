@@ -127,6 +127,10 @@ class HostKind(Strict):
     held_engine: HeldEngine | None = None
 
 
+# For what does not depend on the host: names, arguments, where files lie.
+ANY_HOST = HostKind(has_systemd=True, is_root=True)
+
+
 class Image(Strict):
     """The image that runtime compose runs."""
 
@@ -179,8 +183,8 @@ class ServerSpec(Strict):
     image: Image | None
     # Whether the host itself started from an image that holds the engine.
     engine_is_held: bool
-    # The cards that a host which compiles its engine compiles it for, as CMake writes them.
-    engine_architectures: tuple[str, ...]
+    # The architectures of the cards that it is to run on, as CMake writes them; none on the CPU.
+    architectures: tuple[str, ...]
     docker: DockerSource
     nvidia_toolkit: ToolkitSource
     gpu_access: GpuAccess
@@ -215,7 +219,7 @@ class ServerSpec(Strict):
     def engine_dir(self) -> PurePosixPath:
         """Where the engine is unpacked; versions live side by side."""
         if self.engine_is_compiled:
-            digest = images.source_digest(self.engine.commit, self.engine.accelerator, self.engine_architectures)
+            digest = images.source_digest(self.engine.commit, self.engine.accelerator, self.architectures)
         else:
             digest = self.engine_lock.sha256[:12] if self.engine_lock else "unlocked"
         return self.prefix / "engines" / f"{self.engine_name}-{digest}"
@@ -326,6 +330,7 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
     runtime = _runtime(host, kind)
     settings = _settings(host, server, variant)
     wants_gpu = engine.accelerator == "cuda" and settings.gpu_layers != 0
+    cards = tuple(images.architecture(found) for found in kind.compute_capabilities) if wants_gpu else ()
     model_name = variant.decoding.model if isinstance(variant.decoding, Mtp) else server.model
     draft_name = variant.decoding.draft_model if isinstance(variant.decoding, DFlash) else None
     return ServerSpec(
@@ -341,11 +346,9 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
         models_dir=PurePosixPath(PROJECT) / host.models_dir if host.models_dir else host.prefix / "models",
         user=str(images.USER_ID) if runtime == "compose" else _user(host, kind),
         memlock=host.memlock,
-        image=_image(host, catalog, kind, engine_name, wants_gpu) if runtime == "compose" else None,
-        engine_is_held=runtime != "compose" and _is_held(kind, engine_name, engine, wants_gpu),
-        engine_architectures=tuple(images.architecture(found) for found in kind.compute_capabilities)
-        if engine.accelerator == "cuda" and engine.artefact.kind == "source"
-        else (),
+        image=_image(host, catalog, cards, engine_name, wants_gpu) if runtime == "compose" else None,
+        engine_is_held=runtime != "compose" and _is_held(kind.held_engine, cards, engine_name, engine),
+        architectures=cards,
         docker=host.docker,
         nvidia_toolkit=host.nvidia_toolkit,
         gpu_access=_gpu_access(host, kind) if runtime == "compose" and wants_gpu else "none",
@@ -358,14 +361,10 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
     )
 
 
-def named_models(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> set[str]:
-    """Where all model files of a host's preset lie, those of all its variants."""
-    preset = host_settings(host_data).preset
-    found: set[str] = set()
-    for variant in pick(catalog.servers, preset, "preset").variants:
-        spec = resolve({**host_data, f"{PREFIX}variant": variant}, catalog, kind)
-        found |= {str(path) for file in spec.model_files for path, _ in spec.pieces_of(file)}
-    return found
+def every_variant(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind = ANY_HOST) -> list[ServerSpec]:
+    """The same as :func:`resolve`, for each variant of the preset."""
+    server = pick(catalog.servers, host_settings(host_data).preset, "preset")
+    return [resolve({**host_data, f"{PREFIX}variant": variant}, catalog, kind) for variant in server.variants]
 
 
 def host_settings(host_data: Mapping[str, Any]) -> HostSettings:
@@ -398,8 +397,7 @@ def _runtime(host: HostSettings, kind: HostKind) -> Runtime:
     return host.runtime
 
 
-def _image(host: HostSettings, catalog: Catalog, kind: HostKind, engine_name: str, wants_gpu: bool) -> Image:
-    cards = [images.architecture(capability) for capability in kind.compute_capabilities] if wants_gpu else []
+def _image(host: HostSettings, catalog: Catalog, cards: tuple[str, ...], engine_name: str, wants_gpu: bool) -> Image:
     if wants_gpu and not cards and host.image_variant is None:
         raise CatalogError(
             "runtime 'compose' chooses its image by the card, and nvidia-smi names none here. "
@@ -423,11 +421,9 @@ def _image(host: HostSettings, catalog: Catalog, kind: HostKind, engine_name: st
     return Image(variant=variant, source=source, reference=locked or images.tag(engine_name, variant))
 
 
-def _is_held(kind: HostKind, engine_name: str, engine: Engine, wants_gpu: bool) -> bool:
-    held = kind.held_engine
+def _is_held(held: HeldEngine | None, cards: tuple[str, ...], engine_name: str, engine: Engine) -> bool:
     if held is None or held.name != engine_name or engine.commit not in (None, held.commit):
         return False
-    cards = [images.architecture(capability) for capability in kind.compute_capabilities] if wants_gpu else []
     other = [name for name in cards if name not in held.architectures]
     if other:
         raise CatalogError(

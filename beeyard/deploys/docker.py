@@ -8,7 +8,7 @@ from pyinfra.api import deploy
 from beeyard.catalog import PROJECT, Repository, load_catalog
 from beeyard.deploys.host_spec import Plan
 from beeyard.docker_here import ImageStream, image, name_image
-from beeyard.images import CONTEXT, architecture, pick_build, tag
+from beeyard.images import CONTEXT, pick_build, tag
 from beeyard.operations import docker_engines, images, packages
 
 # The distribution's own Docker with compose 2: what provides each is called differently.
@@ -79,7 +79,6 @@ def _carry(plan: Plan, reference: str) -> None:
 
 def _build(plan: Plan, reference: str, variant: str) -> None:
     build = pick_build(load_catalog(), plan.spec.engine_name, variant)
-    cards = [architecture(capability) for capability in plan.probe["compute_capabilities"]]
     if plan.probe["has_apt"]:
         # The engine's source is fetched by Docker itself, with the host's git.
         packages.installed(name="What fetches the engine's source", packages=["git"])
@@ -89,6 +88,6 @@ def _build(plan: Plan, reference: str, variant: str) -> None:
         directory=str(plan.spec.prefix / "build"),
         files={name: Path(PROJECT, name).read_bytes() for name in CONTEXT},
         target="server",
-        arguments=build.arguments(cards if plan.spec.wants_gpu else []),
+        arguments=build.arguments(plan.spec.architectures),
         log=str(plan.spec.prefix / "log" / "build.log"),
     )

@@ -78,7 +78,7 @@ def _source_engine(plan: Plan) -> None:
         binary=engine.artefact.binary,
         repository=engine.artefact.mirror or engine.repository,
         commit=engine.commit,
-        architectures=";".join(plan.spec.engine_architectures),
+        architectures=";".join(plan.spec.architectures),
         accelerator=engine.accelerator,
         tool=plan.engine_tool,
     )

@@ -8,20 +8,19 @@ from pyinfra.api import deploy
 from beeyard.catalog import PROJECT, load_catalog
 from beeyard.facts.model_files import ModelStore
 from beeyard.operations import model_files
-from beeyard.spec import HostKind, host_settings, named_models
+from beeyard.spec import every_variant, host_settings
 
 
 @deploy("Prune")
 def prune() -> None:
     """Only what a deploy put there: its files have a stamp, in a folder of twelve hex digits."""
     settings = host_settings(host.data.dict())
-    # Where files lie depends on none of it.
-    kind = HostKind(has_systemd=True, is_root=True)
-    data = {**host.data.dict(), "llama_runtime": "systemd"}
+    # Where files lie does not depend on what runs them.
+    specs = every_variant({**host.data.dict(), "llama_runtime": "systemd"}, load_catalog())
     models_dir = Path(PROJECT) / (settings.models_dir or settings.prefix / "models")
     store = host.get_fact(ModelStore, models_dir=str(models_dir), prefix=str(settings.prefix))
-    # The digest's folder is the file's; a later part of a split one lies beside a first that is named.
-    kept = {Path(path).parent.name for path in named_models(data, load_catalog(), kind)} | store["named"]
+    # A folder is named after its file's digest; a later part of a split one lies beside the first.
+    kept = {file.digest for spec in specs for file in spec.model_files} | store["named"]
     unnamed = {path: size for path, size in store["stored"].items() if Path(path).parent.name not in kept}
     if not unnamed:
         logger.info(f"{host.print_prefix}everything in {models_dir} is named")

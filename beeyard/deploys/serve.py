@@ -9,7 +9,6 @@ from beeyard.catalog import PROJECT
 from beeyard.deploys.host_spec import Plan
 from beeyard.deploys.keys import given_key, key_copy
 from beeyard.dialects import argv
-from beeyard.images import architecture
 from beeyard.operations import api_keys, file_set, images, servers
 from beeyard.operations.file_set import Directory, File
 from beeyard.render import define
@@ -45,9 +44,7 @@ def serve(plan: Plan) -> None:
             name="Check the arguments and the card against the image",
             reference=spec.image.reference,
             arguments=argv(spec),
-            architectures=[architecture(found) for found in plan.probe["compute_capabilities"]]
-            if spec.wants_gpu
-            else [],
+            architectures=spec.architectures,
         )
     servers.switched(name="Switch under the gate", prefix=prefix, guard=plan.guard, server_id=server.id)
     servers.summarised(

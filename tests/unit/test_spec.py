@@ -148,6 +148,6 @@ def test_a_compiled_engine_has_a_folder_for_each_commit_and_each_card() -> None:
             found = resolve({"llama_preset": "gemma-4-31b", "llama_engine": "beellama-v0.4.3"}, catalog, kind)
             assert found.engine_is_compiled
             assert found.unlocked_engine == []
-            assert found.engine_architectures == (card.replace(".", ""),)
+            assert found.architectures == (card.replace(".", ""),)
             folders.add(found.engine_dir)
     assert len(folders) == 4
