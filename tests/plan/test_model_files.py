@@ -228,6 +228,19 @@ def test_a_mirror_is_asked_first_and_never_gets_the_token(apply: Apply, wanted: 
     assert Handler.requests == [(None, None)]
 
 
+def test_a_copy_is_sent_and_one_that_is_another_file_is_fetched_anew(
+    apply: Apply, wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(CONTENT)
+    apply(model_files.from_url, **wanted, copy=str(copy))
+    assert (Path(wanted["path"]).read_bytes(), Handler.requests) == (CONTENT, [])
+    Path(wanted["path"]).unlink()
+    copy.write_bytes(CONTENT[:-1] + b"!")
+    apply(model_files.from_url, **wanted, copy=str(copy))
+    assert (Path(wanted["path"]).read_bytes(), len(Handler.requests)) == (CONTENT, 1)
+
+
 @pytest.mark.parametrize("faults", [["404"], ["flip", "flip"], ["html"]])
 def test_a_mirror_that_has_it_not_or_wrong_is_gone_past(
     apply: Apply, wanted: dict[str, Any], faults: list[str]

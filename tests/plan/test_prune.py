@@ -26,6 +26,7 @@ def prefix(tmp_path: Path) -> Path:
             Path(f"{file}.verified").write_text("stamp")
             Path(f"{file}.lock").touch()
     (made / "models" / "aaaaaaaaaaaa" / "broken.gguf.partial").write_bytes(b"y")
+    (made / "models" / "aaaaaaaaaaaa" / "broken.gguf.lock").touch()
     (made / "models" / "aaaaaaaaaaaa" / "broken.gguf.partial.67108864").write_bytes(b"y")
     (made / "models" / "cccccccccccc").mkdir()
     (made / "models" / "cccccccccccc" / "no-stamp.gguf").write_bytes(b"z")
