@@ -2,17 +2,18 @@
 
 from pyinfra import host
 
+from beeyard.deploys.host_spec import our_settings
 from beeyard.operations import servers
-from beeyard.spec import host_settings
 
-prefix = host_settings(host.data.dict()).prefix
-tools = {"prefix": str(prefix), "guard": str(prefix / "bin" / "guard.py")}
-servers.returned(name="Return to the server before", **tools)
-servers.summarised(
-    name="What serves",
-    sentence=lambda state: (
-        f"{host.name} went back from {state['previous']} to {state['title']}. Another `make rollback` goes forward "
-        "again; the next deploy brings what the inventory says"
-    ),
-    **tools,
-)
+settings = our_settings()
+if settings is not None:
+    tools = {"prefix": str(settings.prefix), "guard": str(settings.prefix / "bin" / "guard.py")}
+    servers.returned(name="Return to the server before", **tools)
+    servers.summarised(
+        name="What serves",
+        sentence=lambda state: (
+            f"{host.name} went back from {state['previous']} to {state['title']}. Another `make rollback` goes "
+            "forward again; the next deploy brings what the inventory says"
+        ),
+        **tools,
+    )

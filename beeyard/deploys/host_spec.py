@@ -18,7 +18,7 @@ from beeyard.facts.host import BuildTools, HostProbe, Probe, SudoWorks
 from beeyard.facts.model_files import ModelFileStates
 from beeyard.facts.servers import ServerState
 from beeyard.images import HELD
-from beeyard.spec import HeldEngine, HostKind, ServerSpec, host_settings, resolve
+from beeyard.spec import HeldEngine, HostKind, HostSettings, ServerSpec, host_settings, resolve
 
 
 class Plan(NamedTuple):
@@ -68,12 +68,25 @@ def host_plan() -> Plan | None:
         reasons += build_obstacles(plan.spec, plan.probe, tools)
     except CatalogError as error:
         reasons = [str(error)]
-    if not reasons:
-        return plan
+    return None if refused(reasons) else plan
+
+
+def our_settings() -> HostSettings | None:
+    """The current host's data, as far as it is ours; None if it cannot be, which was told then."""
+    try:
+        return host_settings(host.data.dict())
+    except CatalogError as error:
+        refused([str(error)])
+    return None
+
+
+def refused(reasons: list[str]) -> bool:
+    """Tell every reason there is and fail the host alone; whether there was any."""
     for reason in reasons:
         logger.error(f"{host.print_prefix}{reason}")
-    state.fail_hosts({host})
-    return None
+    if reasons:
+        state.fail_hosts({host})
+    return bool(reasons)
 
 
 def _plan() -> tuple[Plan, list[str]]:
@@ -102,8 +115,10 @@ def _plan() -> tuple[Plan, list[str]]:
         held_engine=_held_engine(probe),
     )
     spec = resolve(host.data.dict(), load_catalog(), kind)
-    not_locked = lock_missing(spec)
-    spec = with_carried_image(resolve(host.data.dict(), load_catalog(), kind))
+    not_locked = lock_missing(spec) if spec.unlocked else []
+    if spec.unlocked:
+        spec = resolve(host.data.dict(), load_catalog(), kind)
+    spec = with_carried_image(spec)
     given_key(spec)  # what is wrong with it is told now, not after a download
     is_here = isinstance(host.connector, LocalConnector)
     deploy_pid = os.getpid() if is_here else host.get_fact(ConnectionProcess, _sudo=False)

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 
-def dry_deploy(*arguments: str, inventory: str = "inventories/local.py") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pyinfra", *arguments, inventory, "deploy.py", "--dry"]
+def dry_deploy(
+    *arguments: str, inventory: str = "inventories/local.py", script: str = "deploy.py"
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pyinfra", *arguments, inventory, script, "--dry"]
     # No Hub answers on port 9.
     env = {**os.environ, "PYINFRA_PROGRESS": "off", "HF_ENDPOINT": "http://127.0.0.1:9"}
     return subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=120)
@@ -31,6 +33,14 @@ def test_a_wrong_wish_is_refused_with_its_fix(data: str, complaint: str) -> None
     assert run.returncode != 0
     assert complaint in run.stderr
     assert "Fix: " in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("script", ["down.py", "rollback.py", "prune.py"])
+def test_every_script_refuses_a_wrong_key_in_a_sentence(script: str) -> None:
+    run = dry_deploy("--data", "llama_prot=8911", script=script)
+    assert run.returncode != 0
+    assert "unknown key 'prot'. Fix: " in run.stderr
     assert "Traceback" not in run.stderr
 
 
