@@ -5,8 +5,8 @@ set -euo pipefail
   echo "a title and a body are wanted. Fix: report-issue.sh TITLE BODY" >&2
   exit 2
 }
-open=$(gh issue list --state open --limit 500 --json number,title |
-  jq --raw-output --arg title "$1" 'map(select(.title == $title).number)[0] // empty')
+of_that_title='import json, sys; print(next((i["number"] for i in json.load(sys.stdin) if i["title"] == sys.argv[1]), ""))'
+open=$(gh issue list --state open --limit 500 --json number,title | python3 -c "$of_that_title" "$1")
 if [ -n "$open" ]; then
   gh issue comment "$open" --body "$2"
 else

@@ -1,11 +1,8 @@
 """.ci/report-issue.sh, with a gh that only notes what it is asked."""
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from beeyard.catalog import PROJECT
 
@@ -27,15 +24,10 @@ else echo "$*" >>{tmp_path}/asked; fi
     return run.returncode, asked.read_text() if asked.exists() else ""
 
 
-needs_jq = pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed; a hosted runner has it")
-
-
-@needs_jq
 def test_an_issue_that_is_open_gets_a_comment(tmp_path: Path) -> None:
     assert report(tmp_path, "An engine's newest commit", "look") == (0, "issue comment 7 --body look\n")
 
 
-@needs_jq
 def test_else_one_is_opened(tmp_path: Path) -> None:
     assert report(tmp_path, "A title", "look") == (0, "issue create --title A title --body look\n")
 
