@@ -7,8 +7,11 @@ set -euo pipefail
 suite=bookworm image=beeyard-ci:bookworm
 sudo apt-get -qq update
 sudo apt-get -qq install --yes --no-install-recommends mmdebstrap debian-archive-keyring >/dev/null
-sudo mmdebstrap --quiet --variant=minbase --include=ca-certificates,curl,git,make,procps,python3,python3-venv,python3-pip,iproute2 \
-  --keyring=/usr/share/keyrings/debian-archive-keyring.gpg "$suite" - | docker import - "$image"
+root=$(mktemp --suffix=.tar)
+trap 'rm -f "$root"' EXIT
+sudo mmdebstrap --quiet --variant=minbase \
+  --include=ca-certificates,curl,git,make,procps,python3,python3-venv,python3-pip,iproute2 "$suite" "$root"
+docker import "$root" "$image"
 # A volume for the inner engine: overlayfs does not lie on overlayfs. The clone is another user's, which git refuses.
-exec docker run --rm --privileged --cgroupns host --volume "$PWD:$PWD" --workdir "$PWD" --volume /var/lib/docker \
+docker run --rm --privileged --cgroupns host --volume "$PWD:$PWD" --workdir "$PWD" --volume /var/lib/docker \
   --env GIT_CONFIG_COUNT=1 --env GIT_CONFIG_KEY_0=safe.directory --env "GIT_CONFIG_VALUE_0=$PWD" "$image" "$@"
