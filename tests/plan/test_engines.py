@@ -14,7 +14,8 @@ import pytest
 
 from beeyard.catalog import PROJECT
 from beeyard.operations import engines
-from tests.plan.conftest import Apply, Failed
+from tests.operations import Failed
+from tests.plan.conftest import Apply
 
 ONHOST = PROJECT / "beeyard" / "onhost"
 RUNS = "#!/bin/sh\necho version: 1\n"

@@ -15,7 +15,8 @@ from pyinfra.api import HiddenValue
 
 from beeyard import onhost
 from beeyard.operations import model_files, watched
-from tests.plan.conftest import Apply, Failed
+from tests.operations import Failed
+from tests.plan.conftest import Apply
 
 FETCH = str(Path(onhost.__file__).parent / "fetch.sh")
 CONTENT = bytes(range(256)) * 4096

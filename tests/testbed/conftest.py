@@ -107,6 +107,16 @@ class Bed:
         )  # fmt: skip
         return Deploy(run.returncode, run.stdout, run.stderr)
 
+    def verify(self, host: str, *options: str, env: dict[str, str] | None = None, **data: Any) -> str:
+        """What `make verify` prints of one host with these data."""
+        pairs = " ".join(f"{key}={value}" for key, value in data.items())
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "tests/host", "-q", *options],
+            check=False, capture_output=True, text=True, cwd=PROJECT, timeout=300,
+            env={**self.environment, "TARGET": "testbed", "LIMIT": host, "DATA": pairs, **(env or {})},
+        )  # fmt: skip
+        return run.stdout
+
     def sh(self, host: str, script: str, check: bool = True) -> str:
         """Run a script on a host as root, over SSH."""
         command = ["ssh", "-F", str(STATE / "ssh_config"), f"beeyard-{host}", script]

@@ -6,21 +6,17 @@ nvidia-ctk, the runtime and its hook, which puts nvidia-smi into a container as 
 """
 
 import subprocess
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pyinfra.api import Config, Inventory, State
-from pyinfra.api.connect import connect_all, disconnect_all
-from pyinfra.api.exceptions import PyinfraError
-from pyinfra.api.operation import add_op
-from pyinfra.api.operations import run_ops
+import yaml
 
-from beeyard.catalog import PROJECT
 from beeyard.images import tag
 from beeyard.operations import docker_engines
 from tests import engine_image
+from tests.operations import Failed, applied
 from tests.testbed.conftest import STATE, Bed, Deploy
 from tests.testbed.test_compose import HOST, container, here
 
@@ -59,7 +55,7 @@ devices:
 containerEdits:
   mounts: [{hostPath: /usr/bin/nvidia-smi, containerPath: /usr/bin/nvidia-smi, options: [ro, nosuid, bind]}]
 """
-CARD = {"llama_preset": "gpu", "llama_engine": "image-cuda", "llama_image_variant": "cpu"}
+CARD: dict[str, Any] = {"llama_preset": "gpu", "llama_engine": "image-cuda", "llama_image_variant": "cpu"}
 
 
 def put(bed: Bed, path: str, text: str, mode: str = "755") -> None:
@@ -68,27 +64,13 @@ def put(bed: Bed, path: str, text: str, mode: str = "755") -> None:
     subprocess.run([*command, script], input=text, text=True, check=True, timeout=60)
 
 
-class Failed(Exception):
-    """The operation failed on the host."""
-
-
 def apply(operation: Any, **arguments: Any) -> int:
-    """Apply an operation to the host; how many commands it needed: 0 means that nothing was to be done."""
+    """Apply an operation to the host; how many commands it needed."""
     data = {
         "ssh_hostname": "127.0.0.1", "ssh_port": 2204, "ssh_user": "root", "ssh_key": str(STATE / "id_ed25519"),
         "ssh_known_hosts_file": str(STATE / "known_hosts"), "ssh_strict_host_key_checking": "yes",
     }  # fmt: skip
-    state = State(inventory=Inventory(([(HOST, data)], {})), config=Config())
-    connect_all(state)
-    try:
-        (meta,) = add_op(state, operation, **arguments).values()
-        try:
-            run_ops(state)
-        except PyinfraError as error:
-            raise Failed(str(error)) from error
-        return len(meta._commands)
-    finally:
-        disconnect_all(state)
+    return applied(HOST, data, operation, **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -112,18 +94,6 @@ def docker(bed: Bed) -> Iterator[Bed]:
 
 def deploy(bed: Bed, **data: Any) -> Deploy:
     return bed.deploy(HOST, **{**CARD, **data})
-
-
-def verify(bed: Bed, **data: str) -> str:
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/host", "-q"],
-        check=False, capture_output=True, text=True, cwd=PROJECT,
-        env={
-            **bed.environment, "TARGET": "testbed", "LIMIT": HOST,
-            "DATA": " ".join(f"{key}={value}" for key, value in {**CARD, **data}.items()),
-        },
-    )  # fmt: skip
-    return run.stdout
 
 
 def test_the_toolkit_makes_docker_know_the_card_once(docker: Bed) -> None:
@@ -153,9 +123,18 @@ def test_a_container_with_a_reserved_card_passes_the_gate(docker: Bed) -> None:
     (request,) = container(docker)["HostConfig"]["DeviceRequests"]
     assert (request["Driver"], request["Count"]) == ("nvidia", 1)
     assert deploy(docker).totals["success"] == 0
-    said = verify(docker)
+    said = docker.verify(HOST, **CARD)
     assert "failed" not in said, said
     assert "12 passed" in said, said
+
+
+def test_verification_tells_a_card_that_a_container_lost_since(docker: Bed) -> None:
+    root = container(docker)["GraphDriver"]["Data"]["MergedDir"]
+    docker.sh(HOST, "systemctl daemon-reload")
+    assert "1 passed" in docker.verify(HOST, "-k", "sees_the_card", **CARD)
+    # What a reload does to containers of some machines.
+    docker.sh(HOST, f"rm {root}/usr/bin/nvidia-smi")
+    assert "1 failed" in docker.verify(HOST, "-k", "sees_the_card", **CARD)
 
 
 def test_a_container_that_lost_its_card_does_not_pass_the_gate(docker: Bed) -> None:
@@ -196,68 +175,136 @@ def test_with_cdi_the_card_comes_by_its_description(docker: Bed) -> None:
     assert (request["Driver"], request["DeviceIDs"]) == ("cdi", ["nvidia.com/gpu=0"])
     assert docker.sh(HOST, "docker exec llama-server stat -c %F /dev/nvidia0") == "character special file"
     assert deploy(docker).totals["success"] == 0
-    said = verify(docker)
+    said = docker.verify(HOST, **CARD)
     assert "failed" not in said, said
 
 
-def test_a_daemon_configuration_that_is_no_json_is_told(docker: Bed) -> None:
+def test_a_daemon_configuration_that_is_no_json_is_told(
+    docker: Bed, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     docker.sh(HOST, "cp /etc/docker/daemon.json /root/good.json; mv /etc/cdi /root")
     put(docker, "/etc/docker/daemon.json", "{oops\n", "644")
     try:
         with pytest.raises(Failed):
             apply(docker_engines.sees_nvidia)
-        run = docker.sh(HOST, "systemctl is-active docker")
-        assert run == "active"
+        said = capfd.readouterr().err + caplog.text
+        assert "nvidia-ctk did not configure Docker: " in said
+        assert "Fix: see that /etc/docker/daemon.json is JSON" in said
+        assert docker.sh(HOST, "systemctl is-active docker") == "active"
     finally:
         docker.sh(HOST, "mv /root/good.json /etc/docker/daemon.json; mv /root/cdi /etc")
 
 
 # ------------------------------------------------------------------------------------- apt repositories
 
+# Packages that are there below /srv/packages, in a repository on the host's loopback that a throw-away key signs.
 REPOSITORY = r"""
 set -eu
-rm -rf /srv/apt && mkdir -p /srv/apt /tmp/beeyard-test-package/DEBIAN && cd /srv/apt
+systemctl stop test-apt 2>/dev/null || true
+rm -rf /srv/apt && mkdir -p /srv/apt && cd /srv/apt
 export GNUPGHOME=/root/test-keys
 [ -d "$GNUPGHOME" ] || { mkdir -m 700 "$GNUPGHOME"
 gpg --batch --quiet --passphrase '' --quick-generate-key test@example.com rsa2048 sign never; }
-printf '%s\n' 'Package: beeyard-test-package' 'Version: 1' 'Architecture: all' 'Maintainer: t <t@example.com>' \
-    'Description: t' >/tmp/beeyard-test-package/DEBIAN/control
-dpkg-deb --build /tmp/beeyard-test-package /srv/apt/p.deb >/dev/null
-{ cat /tmp/beeyard-test-package/DEBIAN/control; echo "Filename: ./p.deb"; echo "Size: $(stat -c %s p.deb)"
-echo "SHA256: $(sha256sum p.deb | cut -d' ' -f1)"; } >Packages
+for package in /srv/packages/*; do
+    file=$(basename "$package").deb
+    dpkg-deb --build "$package" "$file" >/dev/null
+    { cat "$package/DEBIAN/control"; echo "Filename: ./$file"; echo "Size: $(stat -c %s "$file")"
+    echo "SHA256: $(sha256sum "$file" | cut -d' ' -f1)"; echo; } >>Packages
+done
 { echo "Date: $(LC_ALL=C date -Ru)"; echo SHA256:
 echo " $(sha256sum Packages | cut -d' ' -f1) $(stat -c %s Packages) Packages"; } >Release
 gpg --batch --yes --quiet --clearsign --output InRelease Release
 gpg --armor --export >key.asc
-systemctl stop test-apt 2>/dev/null || true
 systemd-run --quiet --unit test-apt python3 -m http.server --bind 127.0.0.1 --directory /srv/apt 8098
+for _ in 1 2 3 4 5 6 7 8 9; do curl -fs http://127.0.0.1:8098/key.asc >/dev/null && break; sleep 0.3; done
 gpg --list-keys --with-colons | awk -F: '/^fpr/ { print $10; exit }'
 """
-LINE = "deb [signed-by=/usr/share/keyrings/beeyard-bees.gpg] http://127.0.0.1:8098 ./"
+SERVED = "http://127.0.0.1:8098"
+LINE = f"deb [signed-by=/usr/share/keyrings/beeyard-bees.gpg] {SERVED} ./"
+
+
+def package(bed: Bed, name: str, depends: str = "", **files: str) -> None:
+    """A package of nothing but what it depends on, and programs in /usr/bin."""
+    lines = [f"Package: {name}", "Version: 1", "Architecture: all", "Maintainer: t <t@example.com>", "Description: t"]
+    control = "\n".join([*lines, *([f"Depends: {depends}"] if depends else [])]) + "\n"
+    put(bed, f"/srv/packages/{name}/DEBIAN/control", control, "644")
+    for file, text in files.items():
+        put(bed, f"/srv/packages/{name}/usr/bin/{file.replace('_', '-')}", text)
+
+
+def serve_packages(bed: Bed) -> str:
+    """Serve them, and return the fingerprint of the key that signs them."""
+    bed.sh(HOST, "command -v gpg >/dev/null || { apt-get -qq update; apt-get install -y -qq gpg gpg-agent; }")
+    return bed.sh(HOST, REPOSITORY).splitlines()[-1]
 
 
 @pytest.fixture
-def fingerprint(docker: Bed) -> Iterator[str]:
-    """Of the key that signs an apt repository on the host's loopback."""
-    docker.sh(HOST, "command -v gpg >/dev/null || apt-get install -y -qq --no-install-recommends gpg gpg-agent")
-    yield docker.sh(HOST, REPOSITORY).splitlines()[-1]
+def served(docker: Bed) -> Iterator[Bed]:
+    """The host, where packages may be put and served; nothing of it stays."""
+    docker.sh(HOST, "rm -rf /srv/packages")
+    yield docker
     docker.sh(
         HOST,
-        "systemctl stop test-apt; rm -rf /root/test-keys /srv/apt /tmp/beeyard-test-package "
-        "/etc/apt/sources.list.d/beeyard-bees.list /usr/share/keyrings/beeyard-bees.gpg",
+        "systemctl stop test-apt; rm -rf /root/test-keys /srv/apt /srv/packages /etc/apt/sources.list.d/beeyard-* "
+        "/usr/share/keyrings/beeyard-*",
     )
 
 
-def test_a_repository_is_added_once_if_its_key_is_the_one_we_know(docker: Bed, fingerprint: str) -> None:
-    words = {"repository": "bees", "key_url": "http://127.0.0.1:8098/key.asc", "line": LINE}
+def where(folder: Path, name: str, fingerprint: str, packages: list[str]) -> str:
+    """BEEYARD_PRESETS with a repository's place taken by the one on the host."""
+    folder.mkdir(exist_ok=True)
+    line = f"deb [signed-by=/usr/share/keyrings/{{keyring}}] {SERVED} ./"
+    table = {"key_url": f"{SERVED}/key.asc", "fingerprint": fingerprint, "line": line, "packages": packages}
+    (folder / "repositories.yaml").write_text(yaml.safe_dump({name: table}))
+    return str(folder)
+
+
+def test_a_repository_is_added_once_if_its_key_is_the_one_we_know(
+    served: Bed, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    package(served, "beeyard-test-package")
+    fingerprint = serve_packages(served)
+    words = {"repository": "bees", "key_url": f"{SERVED}/key.asc", "line": LINE}
     with pytest.raises(Failed):
         apply(docker_engines.repository, fingerprint="0" * 40, **words)
     with pytest.raises(Failed):
         apply(docker_engines.repository, fingerprint=fingerprint, **{**words, "key_url": "http://127.0.0.1:9/key"})
-    assert docker.sh(HOST, "ls /etc/apt/sources.list.d /usr/share/keyrings | grep bees; true") == ""
+    said = capfd.readouterr().err + caplog.text
+    assert f"the key of bees is {fingerprint}, {'0' * 40} is wanted. Fix: ask who changed it" in said
+    assert "the key of bees cannot be fetched from http://127.0.0.1:9/key. Fix: " in said
+    assert served.sh(HOST, "ls /etc/apt/sources.list.d /usr/share/keyrings | grep bees; true") == ""
     assert apply(docker_engines.repository, fingerprint=fingerprint, **words) == 1
-    docker.sh(HOST, "apt-get -qq update -o Dir::Etc::SourceList=- -o APT::Get::List-Cleanup=0")
-    assert "Candidate: 1" in docker.sh(HOST, "apt-cache policy beeyard-test-package")
+    served.sh(HOST, "apt-get -qq update -o Dir::Etc::SourceList=- -o APT::Get::List-Cleanup=0")
+    assert "Candidate: 1" in served.sh(HOST, "apt-cache policy beeyard-test-package")
     assert apply(docker_engines.repository, fingerprint=fingerprint, **words) == 0
-    docker.sh(HOST, "rm /usr/share/keyrings/beeyard-bees.gpg")
+    served.sh(HOST, "rm /usr/share/keyrings/beeyard-bees.gpg")
     assert apply(docker_engines.repository, fingerprint=fingerprint, **words) == 1
+
+
+def test_a_deploy_installs_the_toolkit_where_it_may(served: Bed, tmp_path: Path) -> None:
+    served.sh(
+        HOST,
+        "rm -rf /usr/local/bin/nvidia-ctk /usr/local/bin/nvidia-container-runtime* /etc/cdi /etc/docker/daemon.json; "
+        "systemctl restart docker",
+    )
+    runtime = '#!/bin/sh\nexec runc "$@"\n'
+    hook = {"nvidia_container_runtime": runtime, "nvidia_container_runtime_hook": HOOK}
+    package(served, "nvidia-container-toolkit", nvidia_ctk=CTK, **hook)
+    presets = where(tmp_path, "nvidia", serve_packages(served), ["nvidia-container-toolkit"])
+    env = {"BEEYARD_PRESETS": f"{served.presets}:{presets}"}
+    run = served.deploy(HOST, env=env, **CARD, llama_nvidia_toolkit="install")
+    assert run.code == 0, run.output
+    assert "512 MiB of GPU memory" in run.stderr
+    assert served.deploy(HOST, env=env, **CARD, llama_nvidia_toolkit="install").totals["success"] == 0
+    served.sh(HOST, "apt-get remove -y -qq nvidia-container-toolkit")
+
+
+def test_a_bare_host_gets_dockers_own_packages_where_it_may(served: Bed, tmp_path: Path) -> None:
+    served.recreate(HOST)
+    package(served, "docker-ce", depends="docker.io, docker-cli, docker-compose")
+    presets = where(tmp_path, "docker", serve_packages(served), ["docker-ce"])
+    env = {"BEEYARD_PRESETS": f"{served.presets}:{presets}"}
+    run = served.deploy(HOST, env=env, llama_docker="docker.com")
+    assert run.code == 0, run.output
+    assert served.sh(HOST, "dpkg-query -W -f '${db:Status-Abbrev}' docker-ce") == "ii"
+    assert served.deploy(HOST, env=env, llama_docker="docker.com").totals["success"] == 0

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from beeyard.catalog import PROJECT
@@ -36,12 +34,8 @@ def test_a_part_that_is_damaged_is_found_and_fetched_again(bed: Bed) -> None:
     bed.sh(HOST, f"printf x | dd of={part} bs=1 seek=1000 conv=notrunc 2>/dev/null")
     run = bed.deploy(HOST, llama_preset="split")
     assert run.code == 0, run.output
-    deep = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/host", "-q", "-k", "model_files"],
-        check=False, capture_output=True, text=True, cwd=PROJECT,
-        env={**bed.environment, "TARGET": "testbed", "LIMIT": HOST, "DATA": "llama_preset=split", "DEEP": "1"},
-    )  # fmt: skip
-    assert "1 passed" in deep.stdout, deep.stdout
+    said = bed.verify(HOST, "-k", "model_files", env={"DEEP": "1"}, llama_preset="split")
+    assert "1 passed" in said, said
 
 
 def test_what_the_machine_that_deploys_has_is_not_asked_of_the_hub(bed: Bed) -> None:
