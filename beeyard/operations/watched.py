@@ -6,7 +6,8 @@ import gevent  # type: ignore[import-untyped]
 from pyinfra import logger
 from pyinfra.api import QuoteString, StringCommand
 
-EVERY_S = 10
+# Soon at first, so that what takes seconds is seen, too.
+FIRST_S, LONGEST_S = 1, 10
 # What is the command's own, and not how its host is reached.
 OWN = ("_stdin", "_timeout")
 
@@ -43,9 +44,10 @@ def watched(command: StringCommand, progress_file: str) -> WatchedCommand:
 
 def _watch(host: Any, progress_file: str, connector_arguments: Any) -> None:
     look = StringCommand("tail -n 1", QuoteString(progress_file), "2>/dev/null || true")
-    shown = ""
+    shown, pause_s = "", FIRST_S
     while True:
-        gevent.sleep(EVERY_S)
+        gevent.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_S)
         _, output = host.run_shell_command(look, **connector_arguments)
         line = output.stdout.strip()
         if line and line != shown:

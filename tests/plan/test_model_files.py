@@ -14,7 +14,7 @@ import pytest
 from pyinfra.api import HiddenValue
 
 from beeyard import onhost
-from beeyard.operations import model_files, watched
+from beeyard.operations import model_files
 from tests.operations import Failed
 from tests.plan.conftest import Apply
 
@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = CONTENT[start:]
         if fault == "slow":
-            time.sleep(1.5)
+            time.sleep(3.5)
         if fault == "flip":
             body = bytes([body[0] ^ 1]) + body[1:]
         self._send(206 if wanted else 200, body, cut=len(body) // 2 if fault == "cut" else None, start=start)
@@ -213,8 +213,7 @@ def test_how_far_it_is_can_be_seen_while_it_runs(
     for folder in ("bin", "log"):
         (tmp_path / folder).mkdir()
     fetch = shutil.copy(FETCH, tmp_path / "bin")
-    monkeypatch.setenv("FETCH_EVERY", "1")
-    monkeypatch.setattr(watched, "EVERY_S", 0.3)
+    monkeypatch.setenv("FETCH_EVERY", "2")
     Handler.faults[:] = ["slow"]
     with caplog.at_level("INFO", logger="pyinfra"):
         assert apply(model_files.from_url, **{**wanted, "fetch": str(fetch)}) == 1
