@@ -45,6 +45,7 @@ said=$(nvidia-ctk runtime configure --runtime=docker 2>&1) && grep -qs '"nvidia"
     echo "nvidia-ctk did not configure Docker: $(printf '%s' "$said" | tail -n 1). Fix: see that $file is JSON" >&2
     exit 1
 }
+systemctl reset-failed docker 2>/dev/null || : # who tried often in a minute may start it again
 systemctl restart docker
 """
 

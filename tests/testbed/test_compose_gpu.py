@@ -110,7 +110,11 @@ def test_the_toolkit_makes_docker_know_the_card_once(docker: Bed) -> None:
 
 
 def test_a_docker_that_was_configured_and_not_restarted_is_restarted(docker: Bed) -> None:
-    docker.sh(HOST, "cd /etc/docker && mv daemon.json /root && systemctl restart docker && mv /root/daemon.json .")
+    docker.sh(
+        HOST,
+        "cd /etc/docker && mv daemon.json /root && systemctl reset-failed docker; systemctl restart docker && "
+        "mv /root/daemon.json .",
+    )
     assert "nvidia" not in docker.sh(HOST, "docker info --format '{{json .Runtimes}}'")
     assert apply(docker_engines.sees_nvidia) == 1
     assert "nvidia" in docker.sh(HOST, "docker info --format '{{json .Runtimes}}'")
@@ -168,7 +172,7 @@ def test_a_cdi_file_is_nothing_to_an_engine_that_does_not_look_for_it(docker: Be
 
 def test_with_cdi_the_card_comes_by_its_description(docker: Bed) -> None:
     put(docker, "/etc/docker/daemon.json", '{"features": {"cdi": true}}\n', "644")
-    docker.sh(HOST, "systemctl restart docker")
+    docker.sh(HOST, "systemctl reset-failed docker; systemctl restart docker")
     run = deploy(docker)
     assert run.code == 0, run.output
     (request,) = container(docker)["HostConfig"]["DeviceRequests"]
@@ -285,7 +289,7 @@ def test_a_deploy_installs_the_toolkit_where_it_may(served: Bed, tmp_path: Path)
     served.sh(
         HOST,
         "rm -rf /usr/local/bin/nvidia-ctk /usr/local/bin/nvidia-container-runtime* /etc/cdi /etc/docker/daemon.json; "
-        "systemctl restart docker",
+        "systemctl reset-failed docker; systemctl restart docker",
     )
     runtime = '#!/bin/sh\nexec runc "$@"\n'
     hook = {"nvidia_container_runtime": runtime, "nvidia_container_runtime_hook": HOOK}
@@ -301,10 +305,10 @@ def test_a_deploy_installs_the_toolkit_where_it_may(served: Bed, tmp_path: Path)
 
 def test_a_bare_host_gets_dockers_own_packages_where_it_may(served: Bed, tmp_path: Path) -> None:
     served.recreate(HOST)
-    package(served, "docker-ce", depends="docker.io, docker-cli, docker-compose")
-    presets = where(tmp_path, "docker", serve_packages(served), ["docker-ce"])
+    package(served, "test-docker", depends="docker.io, docker-cli, docker-compose")
+    presets = where(tmp_path, "docker", serve_packages(served), ["test-docker"])
     env = {"BEEYARD_PRESETS": f"{served.presets}:{presets}"}
     run = served.deploy(HOST, env=env, llama_docker="docker.com")
     assert run.code == 0, run.output
-    assert served.sh(HOST, "dpkg-query -W -f '${db:Status-Abbrev}' docker-ce") == "ii"
+    assert served.sh(HOST, "dpkg-query -W -f '${db:Status-Abbrev}' test-docker") == "ii"
     assert served.deploy(HOST, env=env, llama_docker="docker.com").totals["success"] == 0
