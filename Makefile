@@ -97,15 +97,12 @@ test-offline: dev-env tiny  ## check, and the tests that need no hosts
 	@$(BIN)/pytest tests/unit tests/plan
 
 test-testbed: dev-env tiny  ## Tests on the test hosts, which are started and left running for the next time
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-pod-and-image test-others
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target image-test test-hosts
 
-# Each has hosts of its own, so they may run beside each other.
-.PHONY: test-pod-and-image test-others
-test-pod-and-image:
-	@$(BIN)/pytest tests/testbed -k "pod"
-	@$(MAKE) --no-print-directory image-test
-test-others:
-	@$(BIN)/pytest tests/testbed -k "not pod and not compose"
+# It and image-test have hosts of their own, and take equally long: they may run beside each other.
+.PHONY: test-hosts
+test-hosts:
+	@$(BIN)/pytest tests/testbed -k "not compose"
 
 image-test: dev-env tiny testbed  ## Build a real engine's CPU image (10 minutes, once a machine) and try it, alone and deployed
 	@$(BIN)/pytest tests/image tests/testbed/test_compose.py tests/testbed/test_compose_gpu.py
