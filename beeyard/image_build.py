@@ -318,6 +318,8 @@ def reason(output: str, wanted: Build) -> str:
 
 def _teed(command: Command) -> tuple[int, str]:
     """Run a command with its output as on a terminal, if this is one; and its output."""
+    # The folder of SOURCE= was named by whom the newer buildx would ask whether it may be read.
+    command = ["env", "BUILDX_BAKE_ENTITLEMENTS_FS=0", *command]
     kept = bytearray()
 
     def take(data: bytes) -> bytes:
