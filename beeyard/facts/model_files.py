@@ -19,7 +19,7 @@ class ModelFileStates(FactBase[list[tuple[str, int]]]):
     """
     Returns for each (path, sha256) what the file is and how many bytes of it are there as a partial.
 
-    ``verified`` rests on the stamp that ``fetch.sh`` leaves (hash, size, times, inode), so that 20 GB are not
+    ``verified`` rests on the stamp that ``fetch.sh`` leaves (hash, size, times), so that 20 GB are not
     read again; ``unstamped`` must be hashed; ``absent`` must be fetched.
     """
 

@@ -25,9 +25,10 @@ size_of() {
     stat -c %s "$1" 2>/dev/null || echo 0
 }
 
-# What a later run compares instead of reading 20 GB: any change of the file changes its ctime.
+# What a later run compares instead of reading 20 GB: any change of the file, and any other file put in its place,
+# has another ctime. Devices and inodes are not compared: some file systems number them anew at each mount.
 fingerprint() {
-    stat -c '%s %.9Y %.9Z %i %d' "$1"
+    stat -c '%s %.9Y %.9Z' "$1"
 }
 
 digest_of() {

@@ -70,6 +70,11 @@ class Deploy(NamedTuple):
         found: dict[str, int] = json.loads(self.stdout)["results"]["totals"]
         return found
 
+    @property
+    def changed(self) -> list[str]:
+        """The names of the operations that changed something."""
+        return [done["name"] for done in json.loads(self.stdout)["results"]["operations"] if done["success"]]
+
 
 class Bed:
     """The test hosts, and how one deploys to them and looks at them."""

@@ -26,7 +26,7 @@ def test_a_second_deploy_changes_nothing(bed: Bed, host: str) -> None:
     before = bed.state(host)["pid"]
     run = bed.deploy(host)
     assert run.code == 0, run.output
-    assert run.totals["success"] == 0
+    assert run.changed == []
     assert bed.state(host)["pid"] == before
 
 
@@ -41,7 +41,7 @@ def test_it_switches_to_another_variant_and_back(bed: Bed, host: str) -> None:
         run = bed.deploy(host, llama_variant=variant)
         assert run.code == 0, run.output
         assert ("draft-dflash" in bed.serving(host)) is drafts
-        assert bed.deploy(host, llama_variant=variant).totals["success"] == 0
+        assert bed.deploy(host, llama_variant=variant).changed == []
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_crash_is_healed_without_a_deploy(bed: Bed, host: str) -> None:
         assert time.monotonic() < deadline, "it did not come back"
         time.sleep(0.2)
     assert bed.state(host)["pid"] != before
-    assert bed.deploy(host).totals["success"] == 0
+    assert bed.deploy(host).changed == []
 
 
 def test_a_stopped_server_is_started_by_one_deploy(bed: Bed, host: str) -> None:
@@ -105,7 +105,7 @@ def test_it_is_back_after_a_reboot_and_one_deploy(bed: Bed, host: str) -> None:
         while bed.boot(host) in ("", boot) or not bed.serving(host):
             assert time.monotonic() < deadline, "the unit did not start at boot"
             time.sleep(0.3)
-        assert bed.deploy(host).totals["success"] == 0
+        assert bed.deploy(host).changed == []
     else:
         key = bed.sh(host, f"sha256sum <{PREFIX[host]}/etc/api-key")
         bed.recreate(host)
@@ -114,7 +114,7 @@ def test_it_is_back_after_a_reboot_and_one_deploy(bed: Bed, host: str) -> None:
         assert run.code == 0, run.output
         assert "draft-dflash" in bed.serving(host)
         assert bed.sh(host, f"sha256sum <{PREFIX[host]}/etc/api-key") == key
-        assert bed.deploy(host).totals["success"] == 0
+        assert bed.deploy(host).changed == []
 
 
 def test_with_no_server_before_it_a_failed_one_ends_stopped_and_says_so(bed: Bed, host: str) -> None:
@@ -136,7 +136,7 @@ def test_a_path_with_a_space_serves_too(bed: Bed, host: str) -> None:
         run = bed.deploy(host, llama_prefix=prefix)
         assert run.code == 0, run.output
         assert prefix in bed.serving(host)[0]
-        assert bed.deploy(host, llama_prefix=prefix).totals["success"] == 0
+        assert bed.deploy(host, llama_prefix=prefix).changed == []
     finally:
         quoted = shlex.quote(prefix)
         bed.sh(host, f"python3 {quoted}/bin/guard.py stop {quoted}; rm -rf {quoted}")
@@ -152,4 +152,4 @@ def test_debians_own_engine_serves_where_the_host_has_it(bed: Bed, host: str) ->
     running = bed.serving(host)
     assert running[0] == "/usr/bin/llama-server"
     assert running[running.index("--load-mode") + 1] == "mlock"
-    assert bed.deploy(host, llama_engine="llama.cpp-debian").totals["success"] == 0
+    assert bed.deploy(host, llama_engine="llama.cpp-debian").changed == []

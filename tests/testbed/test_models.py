@@ -1,5 +1,6 @@
 """How model files come to a host: split ones, from the machine that deploys, and what verification says of them."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -25,7 +26,7 @@ def test_all_parts_of_a_split_model_come_and_are_served(bed: Bed) -> None:
     assert model.name == "split-00001-of-00003.gguf"
     there = bed.sh(HOST, f"cd {model.parent} && ls *.gguf").split()
     assert there == [f"split-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
-    assert bed.deploy(HOST, llama_preset="split").totals["success"] == 0
+    assert bed.deploy(HOST, llama_preset="split").changed == []
 
 
 def test_a_part_that_is_damaged_is_found_and_fetched_again(bed: Bed) -> None:
@@ -66,3 +67,22 @@ def test_a_deploy_says_how_to_follow_a_download(bed: Bed) -> None:
     log = bed.sh(HOST, f"cat {PREFIX[HOST]}/log/fetch.log")
     assert "tiny-qwen3-dflash.gguf: 1 MB from http://beeyard-hub:2210/" in log
     assert os.environ.get("HF_TOKEN", "no token") not in log
+
+
+def test_a_file_is_not_read_again_because_its_file_system_has_another_number(bed: Bed) -> None:
+    # As after a boot on btrfs, ZFS, LVM or a container: the same file, on a device of another number.
+    mount = "mount -t overlay beeyard -o lowerdir=/mnt/low,upperdir=/mnt/disk/up,workdir=/mnt/disk/work /mnt/models"
+    fetch = f"sh {PREFIX[HOST]}/bin/fetch.sh"
+    digest = hashlib.sha256(b"GGUF").hexdigest()
+    try:
+        bed.sh(HOST, "mkdir -p /mnt/low /mnt/disk /mnt/models /mnt/other; mount -t tmpfs beeyard /mnt/disk")
+        bed.sh(HOST, f"mkdir /mnt/disk/up /mnt/disk/work; {mount}; printf GGUF >/mnt/models/a.gguf")
+        bed.sh(HOST, f"{fetch} keep /mnt/models/a.gguf /mnt/models/a.gguf 4 {digest}")
+        look = f"stat -c %d /mnt/models; {fetch} look /mnt/models/a.gguf {digest}"
+        before, said = bed.sh(HOST, look).split()
+        assert said == "verified"
+        bed.sh(HOST, f"umount /mnt/models; mount -t tmpfs beeyard /mnt/other; {mount}")
+        after, said = bed.sh(HOST, look).split()
+        assert (after != before, said) == (True, "verified")
+    finally:
+        bed.sh(HOST, "umount /mnt/models /mnt/other /mnt/disk; rm -rf /mnt/*", check=False)
