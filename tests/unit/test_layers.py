@@ -17,6 +17,9 @@ PURE = {
     "lockfile",
     "hub",
     "tiny",
+    "machine",
+    "budget",
+    "solve",
 }
 ALLOWED = {
     "catalog": set[str](),
@@ -27,6 +30,9 @@ ALLOWED = {
     "lockfile": {"catalog", "gguf_header"},
     "hub": {"catalog", "gguf_header"},
     "images": {"catalog"},
+    "machine": {"catalog"},
+    "budget": {"catalog"},
+    "solve": {"budget", "catalog", "contract", "dialects", "images", "machine", "spec"},
     "spec": {"catalog", "images"},
     "dialects": {"catalog", "contract", "spec"},
     "render": {"catalog", "dialects", "hub", "images", "spec"},

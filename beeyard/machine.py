@@ -1,0 +1,104 @@
+"""A host as far as it decides what can run there: what ``solve`` reads, and what ``--save-facts`` keeps."""
+
+from typing import Literal
+
+from beeyard.catalog import Strict
+
+
+class Holder(Strict):
+    """A process that has memory of a card; ``used_mib`` is None where the driver does not say (``[N/A]``)."""
+
+    pid: int
+    name: str
+    used_mib: int | None
+
+
+class Gpu(Strict):
+    """One card, as nvidia-smi says it; None is what it answers with ``[N/A]`` or ``[Not Supported]``."""
+
+    index: int
+    uuid: str
+    name: str
+    # Empty where the driver is too old to say it.
+    compute_capability: str
+    memory_total_mib: int
+    memory_free_mib: int
+    ecc: bool | None = None
+    # Whether it is cut into MIG instances.
+    mig: bool = False
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    holders: tuple[Holder, ...] = ()
+
+
+class Nvcc(Strict):
+    """A CUDA compiler; ``architectures`` as CMake writes them: 86, 89, 120."""
+
+    path: str
+    version: str
+    architectures: tuple[str, ...] = ()
+
+
+class DockerState(Strict):
+    """A Docker Engine; ``version`` is empty where none answers, and ``silent`` then says why."""
+
+    version: str
+    silent: str = ""
+    compose: str = ""
+    is_snap: bool = False
+    runtimes: tuple[str, ...] = ()
+    has_cdi: bool = False
+    has_toolkit: bool = False
+    root: str = ""
+    free_bytes: int = 0
+
+
+class Machine(Strict):
+    """
+    One host. Empty text and None are what it has not, or does not say.
+
+    ``gpu_fault`` is nvidia-smi's own sentence where it lists no card although it is there: no devices, a kernel
+    module of another version than the library, an NVML error.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    has_nvidia_smi: bool = False
+    gpu_fault: str = ""
+    driver: str = ""
+    # The newest CUDA that the driver speaks, as 12.8.
+    driver_cuda: str = ""
+    # The version of the loaded kernel module.
+    kernel_module: str = ""
+    devices: tuple[str, ...] = ()
+    nvccs: tuple[Nvcc, ...] = ()
+    # The host compiler's version, as 12.2.0.
+    cxx: str = ""
+    init: Literal["systemd", "other"] = "other"
+    # docker, podman, lxc, kvm, wsl, none …, as systemd-detect-virt calls it.
+    virtualisation: str = "none"
+    provider: Literal["runpod", "vast", ""] = ""
+    # Where the provider keeps what survives a stop.
+    volume: str = ""
+    is_root: bool = False
+    docker: DockerState | None = None
+    memory_mib: int
+    memory_available_mib: int
+    # The cgroup's limit; None where there is none.
+    memory_limit_mib: int | None = None
+    # The hard limit of locked memory; None for unlimited.
+    memlock_kib: int | None = None
+    has_ipc_lock: bool = False
+    cpu_flags: tuple[str, ...] = ()
+    cores: int = 1
+    # Bytes that are free where a path lies or will lie.
+    free_bytes: dict[str, int] = {}
+    kernel: str = ""
+    glibc: str = ""
+    distribution: str = ""
+    # As 22.04 or 13.
+    release: str = ""
+    listening: tuple[int, ...] = ()
+    # None where nothing on the host knows.
+    time_synchronised: bool | None = None
+    # Of what was asked: whether its name is known and it takes connections.
+    reachable: dict[str, bool] = {}
