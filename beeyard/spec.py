@@ -83,7 +83,8 @@ class HostSettings(Strict):
     context: int | None = Field(default=None, gt=0)
     load_timeout: int | None = Field(default=None, gt=0)
     settings: dict[str, Any] = {}
-    # Where model files are looked for before the Hub: a directory of this machine, or an address; as models_dir is.
+    # Where model files are looked for before their own address: a directory of this machine or an address, which are
+    # as models_dir is, or host:NAME, another host of the inventory.
     model_source: str | None = None
     # Bytes a systemd unit may lock, or infinity.
     memlock: Literal["infinity"] | Annotated[int, Field(gt=0)] = "infinity"

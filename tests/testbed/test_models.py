@@ -4,11 +4,12 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from beeyard.catalog import PROJECT
 from tests.testbed.conftest import HUB_THERE, PREFIX, STATE, Bed
 
-HOST = "systemd"
+HOST, PEER = "systemd", "light"
 
 
 def asked(part: str) -> int:
@@ -46,6 +47,57 @@ def test_what_the_machine_that_deploys_has_is_not_asked_of_the_hub(bed: Bed) -> 
     assert run.code == 0, run.output
     assert asked("/cdn/beeyard/tiny") == before
     assert "draft-dflash" in bed.serving(HOST)
+
+
+def test_it_is_sent_as_a_whole_where_ssh_forwards_nothing(bed: Bed) -> None:
+    bed.wipe(HOST)
+    # Not a reload, which returns before sshd listens again.
+    restart = "systemctl restart ssh"
+    try:
+        bed.sh(HOST, f"echo 'AllowTcpForwarding no' >/etc/ssh/sshd_config.d/beeyard-test.conf; {restart}")
+        before = asked("/cdn/beeyard/tiny")
+        run = bed.deploy(HOST, llama_preset="from-hub", llama_model_source=str(PROJECT / ".beeyard" / "tiny"))
+        assert run.code == 0, run.output
+        assert asked("/cdn/beeyard/tiny") == before, run.output
+        # Another host's cannot come that way, and is no reason to fail.
+        bed.wipe(HOST)
+        run = bed.deploy(HOST, llama_preset="from-hub", llama_model_source="host:light")
+        assert run.code == 0, run.output
+        assert asked("/cdn/beeyard/tiny") > before
+    finally:
+        bed.sh(HOST, f"rm /etc/ssh/sshd_config.d/beeyard-test.conf; {restart}")
+
+
+def test_a_host_gets_its_models_from_another_which_alone_asks_the_hub(bed: Bed) -> None:
+    for host in (HOST, PEER):
+        bed.wipe(host)
+    before = asked("/cdn/beeyard/tiny")
+    words: dict[str, Any] = {"llama_preset": "from-hub", "llama_model_source": f"host:{PEER}"}
+    first = bed.deploy(HOST, "--limit", PEER, **words)  # both new, in one run
+    assert first.code == 0, first.output
+    by_one = asked("/cdn/beeyard/tiny") - before
+    assert f"tiny-qwen3.gguf, on {PEER}" in first.stderr, first.stderr
+    assert "draft-dflash" in bed.serving(HOST)
+    bed.wipe(HOST)
+    again = bed.deploy(HOST, **words)  # and later, when that one is in no run
+    assert again.code == 0, again.output
+    assert asked("/cdn/beeyard/tiny") - before == by_one
+    assert bed.deploy(HOST, "--limit", PEER, **words).changed == []
+    # It is the Hub's again where the other one has it not.
+    bed.wipe(HOST)
+    bed.wipe(PEER)
+    alone = bed.deploy(HOST, **words)
+    assert alone.code == 0, alone.output
+    assert f"tiny-qwen3.gguf, on {PEER}: No such file. It comes from where the preset says" in alone.stderr, (
+        alone.stderr
+    )
+    assert asked("/cdn/beeyard/tiny") - before == 2 * by_one
+
+
+def test_a_host_that_is_not_there_is_named_before_anything_is_changed(bed: Bed) -> None:
+    run = bed.deploy(HOST, llama_model_source="host:lite")
+    assert run.code != 0
+    assert "names host 'lite', which the inventory has not: docker, light, pod, systemd. Fix: " in run.stderr
 
 
 def test_a_mirror_is_asked_before_the_hub_and_the_hub_for_what_it_lacks(bed: Bed) -> None:
