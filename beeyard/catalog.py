@@ -334,6 +334,8 @@ class Gguf(Strict):
     words: int | None = None
     # Of all its words in order: a drafter's must be its target's.
     vocabulary: str | None = None
+    # Of a DFlash drafter in the schema before the one that upstream merged, which has the same architecture's name.
+    drafter: Literal["early"] | None = None
 
 
 class PartLock(Strict):

@@ -106,6 +106,7 @@ def _facts(values: dict[str, Any]) -> Gguf:
         window=of("attention.sliding_window"),
         words=len(words) if words is not None else None,
         vocabulary=_digest(words) if words is not None else None,
+        drafter="early" if of("target_layer_ids") is not None else None,
     )
 
 

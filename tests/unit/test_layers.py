@@ -19,6 +19,7 @@ PURE = {
     "tiny",
     "machine",
     "budget",
+    "checks",
     "solve",
 }
 ALLOWED = {
@@ -32,7 +33,8 @@ ALLOWED = {
     "images": {"catalog"},
     "machine": {"catalog"},
     "budget": {"catalog"},
-    "solve": {"budget", "catalog", "contract", "dialects", "images", "machine", "spec"},
+    "checks": {"catalog", "images", "machine", "spec"},
+    "solve": {"budget", "catalog", "checks", "dialects", "machine", "spec"},
     "spec": {"catalog", "images"},
     "dialects": {"catalog", "contract", "spec"},
     "render": {"catalog", "dialects", "hub", "images", "spec"},

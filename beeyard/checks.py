@@ -1,0 +1,187 @@
+"""
+What stands against a server on a host: its cards, its driver, its compiler, its model and drafter. Pure.
+
+Each finding is a sentence that ends with its Fix.
+"""
+
+from beeyard import images
+from beeyard.catalog import Catalog, Gguf
+from beeyard.machine import Gpu, Machine
+from beeyard.spec import ServerSpec
+
+# What a drafter's header says it is, and which dialects' engines read that. Source: the loaders of BeeLlama v0.2 to
+# v0.4.3 and llama.cpp of 2026-08-09.
+READ_DRAFTS = {
+    "guide": ("dflash-draft", "dflash, early schema"),
+    "bee4": ("dflash",),
+    "llama.cpp": ("dflash",),
+}
+CONVERTER = "scripts/convert-dflash-draft-to-upstream.py of BeeLlama v0.4"
+# The newest g++ that each CUDA's nvcc takes. Source: NVIDIA's CUDA installation guides, host compiler support.
+NEWEST_GXX = {"12.4": 13, "12.8": 14, "13.0": 15}
+
+
+def gpu_faults(machine: Machine) -> list[str]:
+    """Why no card of the host can be used, as far as nvidia-smi says it."""
+    if not machine.has_nvidia_smi:
+        return [
+            "there is no nvidia-smi here, and the engine wants an NVIDIA card. Fix: install the NVIDIA driver, or "
+            f"take a CPU preset, as smol{_rent(machine)}"
+        ]
+    said = machine.gpu_fault
+    if "version mismatch" in said:
+        return [
+            f"nvidia-smi says {said!r}: the driver was upgraded under the running kernel, whose module is "
+            f"{machine.kernel_module or 'another version'}. Fix: reboot the host"
+        ]
+    if "No devices" in said or (not said and not machine.gpus):
+        return [
+            "nvidia-smi finds no card here. Fix: give this machine one: in a container, --gpus all; in a VM, "
+            f"passthrough{_rent(machine)}"
+        ]
+    if "communicate with the NVIDIA driver" in said:
+        return [
+            f"nvidia-smi says {said!r}: the kernel module is not loaded. Fix: modprobe nvidia; if that fails, "
+            "install the running kernel's headers and the driver anew (Secure Boot wants its module signed), then "
+            "reboot"
+        ]
+    if said and not machine.gpus:
+        return [
+            f"nvidia-smi says {said!r}. Fix: look at dmesg for NVRM and Xid; a card that fell off the bus is back "
+            f"after a reboot{_rent(machine)}"
+        ]
+    return []
+
+
+def _rent(machine: Machine) -> str:
+    return "; in a rented pod, take another one" if machine.provider else ""
+
+
+def usable_cards(machine: Machine) -> tuple[tuple[Gpu, ...], list[str]]:
+    """The cards that a server can run on, and why others are left out; with none left, these are reasons."""
+    usable, left_out = [], []
+    for card in machine.gpus:
+        if card.mig:
+            left_out.append(
+                f"GPU {card.index} ({card.name}) is cut into MIG instances, which Beeyard does not share out. "
+                "Fix: nvidia-smi -mig 0, once nothing runs on it, or take another card"
+            )
+        elif not card.compute_capability:
+            left_out.append(
+                f"the driver {machine.driver} does not say GPU {card.index}'s ({card.name}) compute capability. "
+                "Fix: update the NVIDIA driver"
+            )
+        else:
+            usable.append(card)
+    return tuple(usable), left_out
+
+
+def driver_faults(cuda: str | None, machine: Machine, cards: tuple[Gpu, ...], catalog: Catalog) -> list[str]:
+    """
+    Why the host's driver cannot run code of a CUDA version on these cards.
+
+    A driver runs code of its own major version, older or newer, as long as that was compiled for the very card:
+    NVIDIA's minor version compatibility. There is no forward compatibility on GeForce. What we compile holds no PTX.
+    """
+    if not machine.driver_cuda or not cards:
+        return []
+    for card in cards:
+        known = next(
+            (gpu for gpu in catalog.gpus.values() if gpu.compute_capability == card.compute_capability), None
+        )
+        if known is not None and version(machine.driver_cuda) < version(known.min_cuda):
+            return [
+                f"the driver {machine.driver} speaks CUDA {machine.driver_cuda}, and {card.name} (compute capability "
+                f"{card.compute_capability}) wants {known.min_cuda} or newer: no CUDA is right for both. "
+                f"Fix: {_newer_driver(machine)}"
+            ]
+    if cuda is not None and version(cuda)[0] > version(machine.driver_cuda)[0]:
+        return [
+            f"the driver {machine.driver} speaks CUDA {machine.driver_cuda}, and the engine is compiled with CUDA "
+            f"{cuda}. Fix: {_newer_driver(machine)}, or take an image variant with an older CUDA "
+            "(llama_image_variant)"
+        ]
+    return []
+
+
+def _newer_driver(machine: Machine) -> str:
+    if machine.provider or machine.virtualisation in ("docker", "podman", "lxc"):
+        return "take another host: its driver is not ours to update"
+    return "update the NVIDIA driver"
+
+
+def compiler_faults(machine: Machine, cards: tuple[Gpu, ...], catalog: Catalog) -> list[str]:
+    """Why the host's nvcc cannot compile for these cards."""
+    if not machine.nvccs:
+        return []  # that there is none is told where the tools are looked for
+    nvcc = machine.nvccs[0]
+    found = []
+    for card in cards:
+        name = images.architecture(card.compute_capability)
+        if nvcc.architectures and name not in nvcc.architectures:
+            known = next(
+                (gpu for gpu in catalog.gpus.values() if gpu.compute_capability == card.compute_capability), None
+            )
+            wanted = f"; CUDA {known.min_cuda} or newer does" if known else ""
+            found.append(
+                f"{card.name} is architecture {name}, which {nvcc.path} (CUDA {nvcc.version}) does not know{wanted}. "
+                "Fix: install a newer CUDA toolkit, or take an image or a release instead of compiling here"
+            )
+    newest = next((gxx for cuda, gxx in sorted(NEWEST_GXX.items(), reverse=True) if _at_least(nvcc.version, cuda)), 0)
+    if newest and machine.cxx and version(machine.cxx)[0] > newest:
+        found.append(
+            f"c++ is version {machine.cxx}, and CUDA {nvcc.version} takes {newest} at most. "
+            f"Fix: install g++-{newest} and make it c++, or install a newer CUDA toolkit"
+        )
+    return found
+
+
+def _at_least(found: str, wanted: str) -> bool:
+    return version(found)[:2] >= version(wanted)
+
+
+def version(text: str) -> tuple[int, ...]:
+    """Numbers to compare: 12.8 is older than 12.10."""
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def draft_kind(draft: Gguf) -> str:
+    """What kind of drafter a header describes; a model that drafts nothing is called by its architecture."""
+    if draft.architecture == "dflash" and draft.drafter == "early":
+        return "dflash, early schema"
+    return draft.architecture
+
+
+def pair_faults(spec: ServerSpec) -> list[str]:
+    """Why a model and its drafter do not go together on an engine, as far as their headers say."""
+    if spec.draft is None or spec.draft.lock is None or spec.draft.lock.gguf is None:
+        return []
+    draft = spec.draft.lock.gguf
+    model = spec.model.lock.gguf if spec.model.lock else None
+    found = []
+    if model is not None and model.architecture.startswith("dflash"):
+        return [
+            f"{spec.model.file} is a drafter ({model.architecture}), and {spec.draft.file} is a "
+            f"{draft.architecture}: they are swapped. Fix: swap model and draft_model in presets/servers.yaml"
+        ]
+    kind, reads = draft_kind(draft), READ_DRAFTS[spec.engine.dialect]
+    if kind not in reads:
+        found.append(
+            f"{spec.draft.file} is a {kind} drafter; {spec.engine.title} reads {' and '.join(reads)}. "
+            f"Fix: {_other_format(kind)}"
+        )
+    if model is None or model.vocabulary is None or draft.vocabulary is None:
+        return found
+    if (model.words, model.vocabulary) != (draft.words, draft.vocabulary):
+        found.append(
+            f"{spec.draft.file} has another vocabulary ({draft.words} words, {draft.vocabulary}) than "
+            f"{spec.model.file} ({model.words} words, {model.vocabulary}): its drafts would be nonsense. "
+            "Fix: take the drafter that was made for this model"
+        )
+    return found
+
+
+def _other_format(kind: str) -> str:
+    if kind in READ_DRAFTS["guide"]:
+        return f"convert it with {CONVERTER}, or set llama_engine to a BeeLlama of v0.2 or v0.3"
+    return "take a drafter in a format that it reads, or set llama_engine to one that reads this"

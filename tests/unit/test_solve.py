@@ -1,0 +1,261 @@
+"""What a host will run: decisions and refusals, from facts of hosts that we do not have."""
+
+from typing import Any
+
+import pytest
+
+from beeyard.catalog import PRESETS, Catalog, FileLock, Gguf, load_catalog
+from beeyard.machine import DockerState, Gpu, Machine, Nvcc
+from beeyard.solve import Solution, solve
+
+GEMMA = Gguf(
+    architecture="gemma4", layers=60, heads=32, embedding=5376, context=262144, window=1024,
+    words=262144, vocabulary="89fd7bb9f623774c",
+)  # fmt: skip
+DRAFTER = Gguf(
+    architecture="dflash", layers=5, heads=64, kv_heads=8, key_length=128, value_length=128, window=2048,
+    words=262144, vocabulary="89fd7bb9f623774c",
+)  # fmt: skip
+DOCKER = DockerState(version="28.5.2", compose="2.40.3", runtimes=("nvidia", "runc"), has_toolkit=True)
+GIB = 2**30
+
+
+def locked(header: Gguf, size: int, digit: str) -> FileLock:
+    return FileLock(size=size, sha256=digit * 64, revision="0" * 40, gguf=header)
+
+
+def catalog(model: Gguf = GEMMA, draft: Gguf = DRAFTER, **changes: Any) -> Catalog:
+    """The project's presets, with the guide's pair locked as it would be where the Hub can be reached."""
+    found = load_catalog([PRESETS])
+    models = {
+        "gemma-4-31b-it-q4_k_s": locked(model, 17_700_000_000, "a"),
+        "gemma-4-31b-it-dflash-q5_k_m": locked(draft, 1_040_000_000, "b"),
+    }
+    lock = found.lock.model_copy(update={"models": {**found.lock.models, **models}, **changes})
+    return found.model_copy(update={"lock": lock})
+
+
+def card(name: str = "NVIDIA GeForce RTX 4090", capability: str = "8.9", **more: Any) -> Gpu:
+    facts = {"index": 0, "uuid": "GPU-1", "memory_total_mib": 24564, "memory_free_mib": 24200, **more}
+    return Gpu(name=name, compute_capability=capability, **facts)
+
+
+def machine(*cards: Gpu, **more: Any) -> Machine:
+    facts: dict[str, Any] = {
+        "gpus": cards, "has_nvidia_smi": True, "driver": "570.86.15", "driver_cuda": "12.8", "init": "systemd",
+        "is_root": True, "memory_mib": 64000, "memory_available_mib": 60000, "memlock_kib": None,
+        "free_bytes": {"/opt/beeyard": 500 * GIB}, **more,
+    }  # fmt: skip
+    return Machine(**facts)
+
+
+def plan(on: Machine, presets: Catalog | None = None, **data: Any) -> Solution:
+    given = {"llama_preset": "gemma-4-31b", **{f"llama_{key}": value for key, value in data.items()}}
+    return solve(given, presets or catalog(), on)
+
+
+def decided(solution: Solution, what: str) -> tuple[str, str]:
+    (found,) = (decision for decision in solution.decisions if decision.what == what)
+    return found.value, found.why
+
+
+# --------------------------------------------------------------------------------------------- runtime (POD-01)
+
+
+@pytest.mark.parametrize(
+    ("facts", "runtime", "why"),
+    [
+        ({"init": "other"}, "supervisor", "systemd does not run this host"),
+        ({"is_root": False}, "supervisor", "this user is not root"),
+        ({}, "systemd", "there is no Docker Engine here"),
+        ({"docker": DockerState(version="", silent="no")}, "systemd", "its Docker Engine does not answer"),
+        ({"docker": DOCKER.model_copy(update={"is_snap": True})}, "systemd", "its Docker is a snap"),
+        ({"docker": DOCKER.model_copy(update={"compose": ""})}, "systemd", "its docker compose is missing"),
+        ({"docker": DOCKER.model_copy(update={"runtimes": ()})}, "systemd", "cannot give containers the card"),
+        ({"docker": DOCKER}, "systemd", "names no image of the engine to pull"),
+    ],
+)
+def test_the_runtime_is_the_best_that_the_host_has(facts: dict[str, Any], runtime: str, why: str) -> None:
+    found = decided(plan(machine(card(), **facts)), "runtime")
+    assert found[0] == runtime
+    assert why in found[1]
+
+
+def test_docker_with_the_card_and_an_image_to_pull_is_the_best() -> None:
+    images = {"beellama-v0.4.3-cuda12": f"ghcr.io/beeyard/engine@sha256:{'c' * 64}"}
+    solution = plan(machine(card(), docker=DOCKER), catalog(images=images))
+    assert decided(solution, "runtime")[0] == "compose"
+    assert solution.spec is not None
+    assert solution.spec.runtime == "compose"
+    assert solution.fits, solution.reasons
+
+
+def test_a_runtime_that_is_asked_for_is_checked_and_not_overruled() -> None:
+    solution = plan(machine(card(), init="other"), runtime="systemd")
+    assert solution.reasons == (
+        "runtime 'systemd' is asked for, but systemd does not run this host (no /run/systemd/system). "
+        "Fix: leave llama_runtime out, or set it to supervisor",
+    )
+
+
+# ------------------------------------------------------------------------------------------------ cards and driver
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"has_nvidia_smi": False}, "there is no nvidia-smi here"),
+        ({"gpu_fault": "No devices were found"}, "nvidia-smi finds no card here"),
+        (
+            {
+                "gpu_fault": "Failed to initialize NVML: Driver/library version mismatch",
+                "kernel_module": "550.54.14",
+            },
+            "whose module is 550.54.14. Fix: reboot the host",
+        ),
+        (
+            {"gpu_fault": "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."},
+            "the kernel module is not loaded. Fix: modprobe nvidia",
+        ),
+        ({"gpu_fault": "Unable to determine the device handle for GPU0000:01:00.0: Unknown Error"}, "Xid"),
+    ],
+)
+def test_a_host_without_a_usable_card_is_told_why(facts: dict[str, Any], sentence: str) -> None:
+    (reason,) = plan(machine(**facts)).reasons
+    assert sentence in reason
+    assert "Fix: " in reason
+
+
+def test_in_a_rented_pod_the_fix_is_another_pod() -> None:
+    (reason,) = plan(machine(gpu_fault="No devices were found", provider="runpod", init="other")).reasons
+    assert reason.endswith("in a rented pod, take another one")
+
+
+def test_a_card_cut_into_instances_is_left_out() -> None:
+    (reason,) = plan(machine(card("NVIDIA H100 80GB HBM3", "9.0", mig=True))).reasons
+    assert "is cut into MIG instances" in reason
+    both = plan(machine(card("NVIDIA H100 80GB HBM3", "9.0", mig=True), card(index=1, uuid="GPU-2")))
+    assert both.fits, both.reasons
+    assert "is cut into MIG instances" in both.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("on", "sentence"),
+    [
+        # GPU-03: no CUDA is right for a 5090 and a driver of the 12.4 time.
+        (
+            machine(card("NVIDIA GeForce RTX 5090", "12.0"), driver="550.54.14", driver_cuda="12.4"),
+            "the driver 550.54.14 speaks CUDA 12.4, and NVIDIA GeForce RTX 5090 (compute capability 12.0) wants 12.8 "
+            "or newer: no CUDA is right for both. Fix: update the NVIDIA driver",
+        ),
+        (
+            machine(card(), driver="470.1", driver_cuda="11.4", provider="vast", init="other"),
+            "wants 11.8 or newer: no CUDA is right for both. Fix: take another host: its driver is not ours to update",
+        ),
+    ],
+)
+def test_a_driver_too_old_for_the_card_is_told_before_anything(on: Machine, sentence: str) -> None:
+    (reason,) = plan(on).reasons
+    assert reason.endswith(sentence)
+
+
+def test_a_driver_of_an_older_major_than_the_images_cuda_is_refused() -> None:
+    images = {"beellama-v0.4.3-cuda13": f"ghcr.io/beeyard/engine@sha256:{'c' * 64}"}
+    solution = plan(machine(card(), docker=DOCKER), catalog(images=images), image_variant="cuda13", runtime="compose")
+    (reason,) = solution.reasons
+    assert "speaks CUDA 12.8, and the engine is compiled with CUDA 13.0" in reason
+
+
+def test_an_older_minor_runs_code_that_was_compiled_for_the_card() -> None:
+    # Debian 13's driver, and NVIDIA's minor version compatibility.
+    images = {"beellama-v0.4.3-cuda12": f"ghcr.io/beeyard/engine@sha256:{'c' * 64}"}
+    on = machine(card(), docker=DOCKER, driver="550.163.01", driver_cuda="12.4")
+    assert plan(on, catalog(images=images), runtime="compose").fits
+
+
+# ------------------------------------------------------------------------------------------------ compiling there
+
+
+def compiling(presets: Catalog) -> Catalog:
+    engine = presets.engines["beellama-v0.4.3"]
+    changed = type(engine).model_validate({**engine.model_dump(), "artefact": {"kind": "source"}})
+    return presets.model_copy(update={"engines": {**presets.engines, "beellama-v0.4.3": changed}})
+
+
+def test_an_nvcc_that_does_not_know_the_card_is_told_before_cloning() -> None:  # BLD-02
+    nvcc = Nvcc(path="/usr/local/cuda/bin/nvcc", version="12.4.131", architectures=("80", "86", "89", "90"))
+    solution = plan(machine(card("NVIDIA GeForce RTX 5090", "12.0"), nvccs=(nvcc,)), compiling(catalog()))
+    (reason,) = solution.reasons
+    assert reason.startswith(
+        "NVIDIA GeForce RTX 5090 is architecture 120, which /usr/local/cuda/bin/nvcc (CUDA 12.4.131) does not know; "
+        "CUDA 12.8 or newer does. Fix: "
+    )
+
+
+@pytest.mark.parametrize(("cuda", "cxx", "most"), [("12.4.131", "14.2.0", 13), ("12.8.93", "15.1.0", 14)])
+def test_a_compiler_newer_than_nvcc_takes_is_told(cuda: str, cxx: str, most: int) -> None:  # BLD-09
+    nvcc = Nvcc(path="/usr/local/cuda/bin/nvcc", version=cuda, architectures=("89",))
+    (reason,) = plan(machine(card(), nvccs=(nvcc,), cxx=cxx), compiling(catalog())).reasons
+    assert f"c++ is version {cxx}, and CUDA {cuda} takes {most} at most" in reason
+    assert plan(machine(card(), nvccs=(nvcc,), cxx=f"{most}.1.0"), compiling(catalog())).fits
+
+
+# ---------------------------------------------------------------------------------------------- model and drafter
+
+
+@pytest.mark.parametrize(
+    ("engine", "draft", "sentence"),
+    [
+        (
+            "beellama-v0.4.3",
+            {"architecture": "dflash-draft"},
+            "is a dflash-draft drafter; BeeLlama v0.4.3 reads dflash. ",
+        ),
+        (
+            "beellama-v0.4.3",
+            {"drafter": "early"},
+            "is a dflash, early schema drafter; BeeLlama v0.4.3 reads dflash. ",
+        ),
+        (
+            "beellama-07ac3ce",
+            {},
+            "is a dflash drafter; BeeLlama v0.2.0+2 reads dflash-draft and dflash, early schema. ",
+        ),
+    ],
+)
+def test_a_drafter_in_a_format_that_the_engine_does_not_read_is_named(
+    engine: str, draft: dict[str, Any], sentence: str
+) -> None:  # DFL-03
+    presets = catalog(draft=DRAFTER.model_copy(update=draft))
+    variant = "guide-dflash" if engine == "beellama-07ac3ce" else "dflash"
+    found = plan(machine(card()), presets, variant=variant).reasons
+    assert any(sentence in reason for reason in found), found
+
+
+def test_a_drafter_with_another_vocabulary_is_named() -> None:  # DFL-04
+    presets = catalog(draft=DRAFTER.model_copy(update={"words": 151936, "vocabulary": "0123456789abcdef"}))
+    found = plan(machine(card()), presets).reasons
+    assert any("has another vocabulary (151936 words, 0123456789abcdef)" in reason for reason in found), found
+
+
+def test_swapped_files_are_recognised() -> None:
+    found = plan(machine(card()), catalog(model=DRAFTER, draft=GEMMA)).reasons
+    assert any("they are swapped" in reason for reason in found), found
+
+
+def test_the_newest_engine_that_reads_the_drafter_is_taken() -> None:
+    engines = {
+        name: {"url": f"https://example.invalid/{name}.tar.gz", "size": 1, "sha256": "d" * 64}
+        for name in ("beellama-07ac3ce", "beellama-v0.4.3")
+    }
+    lock = catalog().lock
+    presets = catalog(
+        engines={**lock.engines, **{name: _engine_lock(lock, facts) for name, facts in engines.items()}}
+    )
+    value, why = decided(plan(machine(card()), presets, engine="auto"), "engine")
+    assert value == "beellama-v0.4.3"
+    assert "llama.cpp-2026-08-09: engine 'llama.cpp-2026-08-09' has no tarball" in why
+
+
+def _engine_lock(lock: Any, facts: dict[str, Any]) -> Any:
+    return type(next(iter(lock.engines.values()))).model_validate(facts)
