@@ -7,8 +7,11 @@ Each finding is a sentence that ends with its Fix.
 from beeyard import images
 from beeyard.catalog import Catalog, Gguf
 from beeyard.machine import Gpu, Machine
+from beeyard.probes import DockerProbe
 from beeyard.spec import ServerSpec
 
+LEAST_ENGINE = 23  # Docker's: BuildKit by default, and compose's health conditions
+LEAST_COMPOSE = 2
 # What a drafter's header says it is, and which dialects' engines read that. Source: the loaders of BeeLlama v0.2 to
 # v0.4.3 and llama.cpp of 2026-08-09.
 READ_DRAFTS = {
@@ -185,3 +188,46 @@ def _other_format(kind: str) -> str:
     if kind in READ_DRAFTS["guide"]:
         return f"convert it with {CONVERTER}, or set llama_engine to a BeeLlama of v0.2 or v0.3"
     return "take a drafter in a format that it reads, or set llama_engine to one that reads this"
+
+
+def docker_faults(engine: DockerProbe, *, wants_gpu: bool) -> list[str]:
+    """Why a host's Docker cannot run our containers, each with its Fix; what is missing altogether comes alone."""
+    if not engine["command"]:
+        return [
+            "Docker is not installed, which runtime compose wants. Fix: set llama_docker to distribution or "
+            "docker.com, or llama_runtime to systemd"
+        ]
+    if engine["is_snap"]:
+        return [
+            "Docker is installed from snap, which NVIDIA's container toolkit does not support. Fix: snap remove "
+            "docker, and set llama_docker to distribution or docker.com"
+        ]
+    if not engine["version"]:
+        return [
+            f"the Docker Engine does not answer: {engine['silent'] or 'no reason given'}. "
+            "Fix: systemctl status docker; journalctl -u docker"
+        ]
+    found = []
+    if _major(engine["version"]) < LEAST_ENGINE:
+        found.append(
+            f"Docker Engine {engine['version']} is too old; {LEAST_ENGINE} or newer is wanted. "
+            "Fix: upgrade it; Docker's own repository has one for this release (llama_docker: docker.com)"
+        )
+    if _major(engine["compose"]) < LEAST_COMPOSE:
+        found.append(
+            f"docker compose is {engine['compose'] or 'missing'}; version {LEAST_COMPOSE} or newer is wanted. "
+            "Fix: install docker-compose-plugin (Docker's repository), docker-compose-v2 (Ubuntu) or docker-compose "
+            "(Debian 13)"
+        )
+    if wants_gpu and "nvidia" not in engine["runtimes"] and not engine["has_cdi"]:
+        found.append(
+            "Docker has no access to the NVIDIA card: docker info lists no nvidia runtime, and there is no CDI "
+            "description of it. Fix: set llama_nvidia_toolkit to install, or install nvidia-container-toolkit, run "
+            "`nvidia-ctk runtime configure --runtime=docker` and restart docker"
+        )
+    return found
+
+
+def _major(version: str) -> int:
+    digits = version.removeprefix("v").partition(".")[0]
+    return int(digits) if digits.isdigit() else 0

@@ -150,9 +150,7 @@ def _runtime(
     return {"llama_runtime": "compose"}
 
 
-def _against_compose(
-    settings: HostSettings, catalog: Catalog, machine: Machine, kind: HostKind
-) -> str:
+def _against_compose(settings: HostSettings, catalog: Catalog, machine: Machine, kind: HostKind) -> str:
     """Why a host under systemd does not run containers, unless it is told to; empty if it does."""
     docker = machine.docker
     if docker is None:

@@ -11,14 +11,15 @@ from beeyard.catalog import CatalogError, load_catalog
 from beeyard.deploys.carried_images import with_carried_image
 from beeyard.deploys.keys import given_key
 from beeyard.deploys.locks import lock_missing
-from beeyard.deploys.preflight import build_obstacles, docker_obstacles, obstacles
 from beeyard.deploys.sources import named_peer
 from beeyard.facts.connections import ConnectionProcess
-from beeyard.facts.docker import DockerEngine, DockerProbe
-from beeyard.facts.host import BuildTools, HostProbe, Probe, SudoWorks
+from beeyard.facts.docker import DockerEngine
+from beeyard.facts.host import BuildTools, HostProbe, SudoWorks
 from beeyard.facts.model_files import ModelFileStates
 from beeyard.facts.servers import ServerState
 from beeyard.images import HELD
+from beeyard.preflight import build_obstacles, docker_obstacles, obstacles
+from beeyard.probes import DockerProbe, Probe
 from beeyard.spec import HeldEngine, HostKind, HostSettings, ServerSpec, host_settings, resolve
 
 

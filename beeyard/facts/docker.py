@@ -5,6 +5,8 @@ from typing import Any, TypedDict
 
 from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
 
+from beeyard.probes import DockerProbe
+
 # One script, so that the host is asked once. A missing thing is an empty value, never an error.
 PROBE = r"""
 command=$(command -v docker)
@@ -27,30 +29,6 @@ done
 root=$(docker info --format '{{.DockerRootDir}}' 2>/dev/null)
 [ -z "$root" ] || echo "free_kib=$(df -Pk "$root" | awk 'NR == 2 { print $4 }')"
 """
-
-
-class DockerProbe(TypedDict):
-    """
-    A host's Docker Engine. ``version`` is empty where none answers, and ``silent`` then says why.
-
-    ``free_bytes`` is what is free where it keeps its data.
-    """
-
-    command: str
-    is_snap: bool
-    candidate: str
-    distribution: str
-    codename: str
-    has_toolkit: bool
-    compose: str
-    buildx: str
-    version: str
-    silent: str
-    runtimes: list[str]
-    has_cdi: bool
-    root: str
-    keeps_layers_apart: bool
-    free_bytes: int
 
 
 class DockerEngine(FactBase[DockerProbe]):

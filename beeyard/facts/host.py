@@ -1,9 +1,10 @@
 """Facts about a host as a whole."""
 
 import json
-from typing import TypedDict
 
 from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
+
+from beeyard.probes import Probe
 
 # One script, so that the host is asked once. A missing thing is an empty value, never an error.
 PROBE = r"""
@@ -34,27 +35,6 @@ if [ -n "$inode" ]; then
     echo "listener=$([ -n "$holder" ] && tr '\0' ' ' <"/proc/$holder/cmdline" | cut -c1-80)"
 fi
 """
-
-
-class Probe(TypedDict):
-    """What a deploy must know of a host before it changes anything."""
-
-    is_root: bool
-    has_systemd: bool
-    has_apt: bool
-    python: str
-    curl: str
-    cpu_flags: list[str]
-    memlock_kib: int | None
-    prefix_parent: str
-    prefix_writable: bool
-    free_bytes: int
-    has_nvidia_smi: bool
-    compute_capabilities: list[str]
-    held_engine: dict[str, str] | None
-    first_free_port: int
-    listener_pid: int | None
-    listener: str
 
 
 class HostProbe(FactBase[Probe]):

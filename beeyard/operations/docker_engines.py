@@ -6,14 +6,13 @@ from collections.abc import Generator, Sequence
 from pyinfra import host, state
 from pyinfra.api import FunctionCommand, QuoteString, StringCommand, operation
 
-from beeyard.facts.docker import DockerEngine, DockerProbe
+from beeyard.checks import docker_faults
+from beeyard.facts.docker import DockerEngine
 from beeyard.facts.files import FileStates
 from beeyard.operations.packages import APT
 from beeyard.operations.refusals import refusal
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
-LEAST_ENGINE = 23  # BuildKit by default, and compose's health conditions
-LEAST_COMPOSE = 2
 
 # Adds an apt repository whose key has this fingerprint, or nothing at all.
 REPOSITORY = r"""
@@ -48,49 +47,6 @@ said=$(nvidia-ctk runtime configure --runtime=docker 2>&1) && grep -qs '"nvidia"
 systemctl reset-failed docker 2>/dev/null || : # who tried often in a minute may start it again
 systemctl restart docker
 """
-
-
-def faults(engine: DockerProbe, *, wants_gpu: bool) -> list[str]:
-    """Why a host's Docker cannot run our containers, each with its Fix; what is missing altogether comes alone."""
-    if not engine["command"]:
-        return [
-            "Docker is not installed, which runtime compose wants. Fix: set llama_docker to distribution or "
-            "docker.com, or llama_runtime to systemd"
-        ]
-    if engine["is_snap"]:
-        return [
-            "Docker is installed from snap, which NVIDIA's container toolkit does not support. Fix: snap remove "
-            "docker, and set llama_docker to distribution or docker.com"
-        ]
-    if not engine["version"]:
-        return [
-            f"the Docker Engine does not answer: {engine['silent'] or 'no reason given'}. "
-            "Fix: systemctl status docker; journalctl -u docker"
-        ]
-    found = []
-    if _major(engine["version"]) < LEAST_ENGINE:
-        found.append(
-            f"Docker Engine {engine['version']} is too old; {LEAST_ENGINE} or newer is wanted. "
-            "Fix: upgrade it; Docker's own repository has one for this release (llama_docker: docker.com)"
-        )
-    if _major(engine["compose"]) < LEAST_COMPOSE:
-        found.append(
-            f"docker compose is {engine['compose'] or 'missing'}; version {LEAST_COMPOSE} or newer is wanted. "
-            "Fix: install docker-compose-plugin (Docker's repository), docker-compose-v2 (Ubuntu) or docker-compose "
-            "(Debian 13)"
-        )
-    if wants_gpu and "nvidia" not in engine["runtimes"] and not engine["has_cdi"]:
-        found.append(
-            "Docker has no access to the NVIDIA card: docker info lists no nvidia runtime, and there is no CDI "
-            "description of it. Fix: set llama_nvidia_toolkit to install, or install nvidia-container-toolkit, run "
-            "`nvidia-ctk runtime configure --runtime=docker` and restart docker"
-        )
-    return found
-
-
-def _major(version: str) -> int:
-    digits = version.removeprefix("v").partition(".")[0]
-    return int(digits) if digits.isdigit() else 0
 
 
 @operation()
@@ -140,7 +96,7 @@ def answers(wants_gpu: bool) -> Commands:
     """
     if not state.is_executing:
         return
-    reasons = faults(host.get_fact(DockerEngine), wants_gpu=wants_gpu)
+    reasons = docker_faults(host.get_fact(DockerEngine), wants_gpu=wants_gpu)
     if reasons:
         yield refusal(" ".join(reasons))
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from beeyard.catalog import load_catalog
-from beeyard.deploys.preflight import build_obstacles, obstacles
-from beeyard.facts.host import HostProbe, Probe
+from beeyard.facts.host import HostProbe
+from beeyard.preflight import build_obstacles, obstacles
+from beeyard.probes import Probe
 from beeyard.spec import HostKind, ServerSpec, resolve
 
 CATALOG = load_catalog()

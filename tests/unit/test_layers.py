@@ -20,6 +20,8 @@ PURE = {
     "machine",
     "budget",
     "checks",
+    "probes",
+    "preflight",
     "solve",
 }
 ALLOWED = {
@@ -33,7 +35,9 @@ ALLOWED = {
     "images": {"catalog"},
     "machine": {"catalog"},
     "budget": {"catalog"},
-    "checks": {"catalog", "images", "machine", "spec"},
+    "probes": set[str](),
+    "preflight": {"catalog", "checks", "contract", "dialects", "probes", "spec"},
+    "checks": {"catalog", "images", "machine", "probes", "spec"},
     "solve": {"budget", "catalog", "checks", "dialects", "machine", "spec"},
     "spec": {"catalog", "images"},
     "dialects": {"catalog", "contract", "spec"},
@@ -47,8 +51,8 @@ ALLOWED = {
     "up": PURE | {"cli"},
     "idempotent": PURE,
     "onhost": {"onhost"},
-    "facts": {"facts", "pyinfra"},
-    "operations": {"facts", "operations", "contract", "pyinfra"},
+    "facts": {"facts", "machine", "probes", "pyinfra"},
+    "operations": {"facts", "operations", "checks", "contract", "pyinfra"},
     "deploys": {*PURE, "locking", "docker_here", "facts", "operations", "deploys", "onhost", "pyinfra"},
 }
 

@@ -150,7 +150,8 @@ def test_a_card_cut_into_instances_is_left_out() -> None:
         ),
         (
             machine(card(), driver="470.1", driver_cuda="11.4", provider="vast", init="other"),
-            "wants 11.8 or newer: no CUDA is right for both. Fix: take another host: its driver is not ours to update",
+            "wants 11.8 or newer: no CUDA is right for both. "
+            "Fix: take another host: its driver is not ours to update",
         ),
     ],
 )

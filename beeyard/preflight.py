@@ -1,13 +1,12 @@
-"""What stops a deploy before it changes anything: all reasons at once, each with its Fix."""
+"""What stops a deploy before it changes anything: all reasons at once, each with its Fix. Pure."""
 
 from pathlib import Path
 
 from beeyard.catalog import PROJECT, LocalFile
+from beeyard.checks import docker_faults
 from beeyard.contract import load_table, violations
 from beeyard.dialects import argv
-from beeyard.facts.docker import DockerProbe
-from beeyard.facts.host import Probe
-from beeyard.operations.docker_engines import faults
+from beeyard.probes import DockerProbe, Probe
 from beeyard.spec import ServerSpec
 
 SPARE = 1.05  # of the missing bytes, so that a disk is never filled to the brim
@@ -46,13 +45,13 @@ def docker_obstacles(spec: ServerSpec, docker: DockerProbe | None) -> list[str]:
     """Why this host's Docker cannot have this spec's server; what the deploy will install is no reason."""
     if spec.image is None or docker is None:
         return []
-    found = faults(docker, wants_gpu=spec.wants_gpu)
+    found = docker_faults(docker, wants_gpu=spec.wants_gpu)
     if not docker["command"] and spec.docker == "distribution":
         found = _distribution(docker)
     elif not docker["command"] and spec.docker == "docker.com":
         found = []
     elif spec.wants_gpu and spec.nvidia_toolkit == "install":
-        found = faults(docker, wants_gpu=False)
+        found = docker_faults(docker, wants_gpu=False)
     if docker["root"] and docker["free_bytes"] < IMAGE_BYTES[spec.image.source]:
         found.append(
             f"{docker['root']}, where Docker keeps its data, has {docker['free_bytes'] / GIB:.1f} GiB free; the "
