@@ -1,15 +1,15 @@
 """
 The memory that a server needs, from its files' headers and its settings alone. Pure.
 
-Where the figures come from: what BeeLlama and llama.cpp allocate was read in their sources and measured, as
-docs/engines.md's table of versions has them; for dialect `llama.cpp` (build 10068) a test holds every cache here
-against what the server itself logs. What is an estimate says so. Weights are whole files: a card holds at most that.
+Where the figures come from: what llama.cpp allocates was read in its source (build 11434) and is held against what
+the server of build 10068 logs, by a test, cache by cache. What BeeLlama does otherwise was measured on CPU builds of
+v0.2.0 and v0.4.3. What is an estimate says so. Weights are whole files: a card holds at most that.
 
 Sizes are in bytes where a name does not say MiB; contexts and cells in tokens. A cell is one token's keys and
 values in one layer, or the room for them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from beeyard.catalog import (
@@ -45,23 +45,25 @@ BLOCKS: dict[str, tuple[int, int]] = {
     "q2_1": (32, 12),
     "q2_0": (32, 10),
 }
-# What a context is rounded up to, and so is the cache of a sliding window (llama-context.cpp, llama-kv-cache-iswa.cpp).
+# What a context is rounded up to, and the cache of a window (llama-context.cpp, llama-kv-cache-iswa.cpp).
 PADDING = 256
 # Contexts to choose from, where nobody named one.
 CONTEXTS = (4096, 8192, 16384, 32768, 49152, 65536, 98304, 131072, 196608, 262144, 524288, 1048576)
 # Hybrids whose states are known: gated delta nets beside attention.
 HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
-# Their context may roll back so many drafted tokens; without --spec-draft-n-max: 3 upstream, a block less one in BeeLlama.
+# Drafted tokens that a context may take back, without --spec-draft-n-max: 3 upstream, a block less one in BeeLlama.
 UPSTREAM_DRAFT_MAX, BEE_BLOCK = 3, 16
 # The dialect `guide`: the drafter's context without --spec-draft-ctx-size, and what of the target the drafter sees.
 GUIDE_DRAFT_CONTEXT, GUIDE_CROSS_CONTEXT = 256, 512
 # Hidden states that a drafter reads of its target: the six of Gemma 4 31B's.
 TAPS = 6
-# Estimate. llama.cpp's pull requests 20595 and 23604 measured 107 MiB on an RTX 4060 Ti and 555 MiB on an RTX PRO 6000,
-# growing with the number of multiprocessors: this is an RTX 4090's share.
+# Estimate. In llama.cpp's pull request 23604 it took 107 MiB on an RTX 4060 Ti and 555 MiB on an RTX PRO 6000: it
+# grows with the number of multiprocessors, and this is an RTX 4090's share.
 CUDA_CONTEXT = 384 * MIB
 # Estimate: what is left to others on the card, and to what is forgotten here. Upstream's own --fit leaves 1024 MiB.
 MARGIN = 128 * MIB
+# What the smallest models were seen to need beside what is computed here.
+COMPUTE_REST = 2 * MIB
 # Estimate: the process itself, its libraries and buffers.
 HOST_PROCESS = 512 * MIB
 CACHE_RAM_DEFAULT_MIB = 8192
@@ -150,7 +152,7 @@ class Budget(NamedTuple):
 class Layer(NamedTuple):
     """One layer that keeps keys and values: how many of each a cell has."""
 
-    index: int
+    number: int
     keys: int
     values: int
     is_windowed: bool
@@ -197,10 +199,9 @@ def layers_of(header: Gguf) -> list[Layer]:
     for index in range(with_cache):
         is_windowed = full is not None and index not in full
         if per_layer[index] and not is_recurrent(header, index):
-            lengths = (
-                (header.key_length_swa or keys, header.value_length_swa or values) if is_windowed else (keys, values)
-            )
-            found.append(Layer(index, *(per_layer[index] * length for length in lengths), is_windowed))
+            k = header.key_length_swa if is_windowed else None
+            v = header.value_length_swa if is_windowed else None
+            found.append(Layer(index, per_layer[index] * (k or keys), per_layer[index] * (v or values), is_windowed))
     return found
 
 
@@ -263,8 +264,8 @@ def cache_bytes(elements: int, kind: str) -> int:
     block, size = BLOCKS[kind]
     if elements % block:
         raise CatalogError(
-            f"KV type {kind} comes in blocks of {block}, which a model whose layers keep {elements} elements does not "
-            "fill. Fix: set kv to f16 for keys and values"
+            f"KV type {kind} comes in blocks of {block}, which the model's {elements} elements a token do not fill. "
+            "Fix: set kv to f16 for keys and values"
         )
     return elements // block * size
 
@@ -323,45 +324,44 @@ def _target_rows(plan: Plan) -> Iterator[Row]:
     why = f"{len(states)} layers, {caches.sequences} sequences" + (
         f", {rollback_of(plan)} drafted tokens back" if rollback_of(plan) else ""
     )
-    yield from _split("recurrent states", plan, [(layer, each) for layer in states], why)
-    yield from _compute_rows("compute buffer", plan, header, caches, kv, _outputs(plan), header.words)
+    yield from _split("recurrent states", plan, header, [(layer, each) for layer in states], why)
+    yield from _compute_rows("compute", plan, header, caches, kv, _outputs(plan), header.words)
 
 
 def _draft_rows(plan: Plan) -> Iterator[Row]:
     """A drafter's own memory. Its cache is f16: nothing here sets --spec-draft-type-k."""
-    kv, settings = KvTypes(k="f16", v="f16"), plan.settings
-    words = plan.model.header.words
+    settings = plan.settings
     match plan.decoding:
         case DFlash(cross_context=cross):
-            draft = plan.draft
-            if draft is None:
+            if plan.draft is None:
                 raise CatalogError(
                     "a drafter's header is wanted and there is none, so its memory cannot be computed. "
                     "Fix: run `beeyard lock` for the draft model"
                 )
-            header = draft.header
+            yield from _weights("drafter's weights", plan, plan.draft)
+            seen = None
             if plan.dialect == "guide":
-                # No more than this: engines whose drafter keeps nothing were seen, too.
-                seen = GUIDE_DRAFT_CONTEXT + (cross or GUIDE_CROSS_CONTEXT)
-                caches = caches_of(_unwindowed(header), settings, settings.slots, seen * settings.slots)
+                # At most this: v0.2.0's drafter of another schema was seen to keep nothing.
+                seen = settings.slots * (GUIDE_DRAFT_CONTEXT + (cross or GUIDE_CROSS_CONTEXT))
                 ring = (cross or GUIDE_CROSS_CONTEXT) * TAPS * (plan.model.header.embedding or 0) * F32
                 yield from _on_device("drafter's ring", plan, ring * settings.slots, f"{TAPS} hidden states a token")
-            else:
-                # BeeLlama v0.4.3's drafter keeps all of the target's context; so it was measured, on one without window.
-                own = _unwindowed(header) if plan.dialect == "bee4" else header
-                caches = caches_of(own, settings, settings.slots)
-            yield from _weights("drafter's weights", plan, draft)
-            header = header if plan.dialect == "llama.cpp" else _unwindowed(header)
-            yield from _cache_rows("drafter's KV cache", plan, header, caches, kv)
-            outputs = min(ubatch_of(settings), caches.cells * caches.streams)
-            yield from _compute_rows("drafter's compute buffer", plan, header, caches, kv, outputs, words)
+            # Upstream gives a drafter's window its own cache; of BeeLlama only drafters without one were measured.
+            is_upstream = plan.dialect == "llama.cpp"
+            header = plan.draft.header if is_upstream else _unwindowed(plan.draft.header)
+            yield from _drafting("drafter's", plan, header, seen)
         case Mtp():
-            header = _only_nextn(plan.model.header)
-            caches = caches_of(_unwindowed(header), settings, settings.slots)
-            yield from _cache_rows("KV cache of the MTP layers", plan, header, caches, kv)
-            yield from _compute_rows("MTP's compute buffer", plan, header, caches, kv, ubatch_of(settings), words)
+            yield from _drafting("MTP's", plan, _only_nextn(plan.model.header), None)
         case _:
             return
+
+
+def _drafting(whose: str, plan: Plan, header: Gguf, context: int | None) -> Iterator[Row]:
+    """A drafting context's caches and buffers: as long as the target's, with the logits of a whole micro-batch."""
+    kv = KvTypes(k="f16", v="f16")
+    caches = caches_of(header, plan.settings, plan.settings.slots, context)
+    outputs = min(ubatch_of(plan.settings), caches.cells * caches.streams)
+    yield from _cache_rows(f"{whose} KV cache", plan, header, caches, kv)
+    yield from _compute_rows(f"{whose} compute", plan, header, caches, kv, outputs, plan.model.header.words)
 
 
 def _fixed_rows(plan: Plan) -> Iterator[Row]:
@@ -418,9 +418,8 @@ def _cache_rows(name: str, plan: Plan, header: Gguf, caches: Caches, kv: KvTypes
         cells = caches.window_cells if is_windowed else caches.cells
         streams = f", {caches.streams} streams" if caches.streams > 1 else ""
         why = f"{len(layers)} layers x {cells} cells{streams}, {kv.k}/{kv.v}"
-        yield from _split(
-            label, plan, [(each.index, caches.of(each) * _cell_bytes(each, kv)) for each in layers], why
-        )
+        sizes = [(layer.number, caches.of(layer) * _cell_bytes(layer, kv)) for layer in layers]
+        yield from _split(label, plan, header, sizes, why)
 
 
 def _cell_bytes(layer: Layer, kv: KvTypes) -> int:
@@ -441,7 +440,7 @@ def _compute_rows(
     ubatch, layers = ubatch_of(plan.settings), layers_of(header)
     kinds = {layer.is_windowed: caches.of(layer) for layer in layers}
     mask = sum(kinds.values()) * (ubatch + caches.sequences) * F16
-    activations = ubatch * F32 * _widest(header)
+    activations = ubatch * F32 * _widest(header) + COMPUTE_REST
     logits = outputs * (words or 0) * F32
     parts = f"masks {_mib(mask)}, logits {_mib(logits)}, activations {_mib(activations)} MiB"
     yield from _on_device(name, plan, mask + activations + logits, f"estimate: {parts}")
@@ -490,11 +489,9 @@ def _outputs(plan: Plan) -> int:
     return min(ubatch, plan.settings.slots * (1 + rollback_of(plan)))
 
 
-def _split(name: str, plan: Plan, sizes: list[tuple[int, int]], why: str) -> Iterator[Row]:
+def _split(name: str, plan: Plan, header: Gguf, sizes: list[tuple[int, int]], why: str) -> Iterator[Row]:
     """A row for each place that the layers' parts lie in: the last layers are on the card."""
-    layers = plan.model.header.layers or 0
-    first = layers + 1 - _gpu_layers(plan, plan.model.header)
-    # A drafter has few layers and the same --spec-draft-ngl: all of them are there, or none.
+    first = (header.layers or 0) + 1 - _gpu_layers(plan, header)
     on_gpu = sum(size for layer, size in sizes if layer >= first)
     yield Row(name, on_gpu, "gpu", why)
     yield Row(name, sum(size for _, size in sizes) - on_gpu, "host", why)
@@ -583,7 +580,7 @@ def kv_types_that_fit(
     *,
     has_all_kernels: bool = True,
 ) -> list[KvTypes]:
-    """The pairs of cache types with which the wanted context fits, the finest first; with no f16 flash attention is needed."""
+    """The pairs of cache types with which the wanted context fits, the finest first."""
     found = []
     for k, v in LADDER:
         kv = KvTypes(k=k, v=v)
@@ -610,8 +607,8 @@ def attention_kernels(dialect: DialectName, *, has_all_kernels: bool) -> frozens
     """
     The pairs of K and V types that a CUDA build has flash attention for.
 
-    :param has_all_kernels: built with GGML_CUDA_FA_ALL_QUANTS, as our images and builds are. Without, upstream and the
-        guide's engines have four pairs of equals; BeeLlama v0.4 has fifty, of which only q5_0/q4_1 is known beside them.
+    :param has_all_kernels: built with GGML_CUDA_FA_ALL_QUANTS, as our images and builds are. Without, upstream and
+        the guide's engines have four pairs of equals; BeeLlama v0.4 has 50, of which q5_0/q4_1 is known beside them.
     """
     if has_all_kernels:
         types = _BEE_TYPES if dialect == "bee4" else _UPSTREAM_TYPES
@@ -627,8 +624,8 @@ def lacking_kernel(kv: KvTypes | None, dialect: DialectName, *, has_all_kernels:
     name = "/".join(pair)
     if pair in attention_kernels(dialect, has_all_kernels=True):
         return (
-            f"this build has no CUDA kernel of flash attention for KV {name}, so attention would run on the CPU, without "
-            "an error. Fix: build it with GGML_CUDA_FA_ALL_QUANTS=ON, or set kv to {k: q8_0, v: q8_0}"
+            f"this build has no CUDA kernel of flash attention for KV {name}, so attention would run on the CPU "
+            "without an error. Fix: build it with GGML_CUDA_FA_ALL_QUANTS=ON, or set kv to {k: q8_0, v: q8_0}"
         )
     return (
         f"no build of dialect {dialect} has a CUDA kernel of flash attention for KV {name}. "
@@ -673,13 +670,12 @@ def _bar(rows: list[Row], free: int) -> str:
     """A letter for each row, as wide as its part; `!` is what does not fit, `.` what stays free."""
     columns = WIDTH - 4
     whole = max(free, sum(row.bytes for row in rows), 1)
-    ends: Callable[[int], int] = lambda size: size * columns // whole  # noqa: E731
     bar, used = "", 0
     for row in rows:
         used += row.bytes
-        bar = bar.ljust(ends(used), row.name.removeprefix("the ")[0])
+        bar = bar.ljust(used * columns // whole, row.name.removeprefix("the ")[0])
     bar = bar.ljust(columns, ".")
-    limit = ends(free)
+    limit = free * columns // whole
     return f"[{bar[:limit]}{'!' * (columns - limit)}]"
 
 

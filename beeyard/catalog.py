@@ -331,7 +331,7 @@ class Gguf(Strict):
     embedding: int | None = None
     context: int | None = None
     window: int | None = None
-    # Where only some layers have the window: those that have not, counted from 0; and what is different in the others.
+    # Where only some layers have the window: those that have not, from 0, and what is different in the others.
     full_layers: list[int] | None = None
     key_length_swa: int | None = None
     value_length_swa: int | None = None

@@ -1,4 +1,4 @@
-"""Empty GGUF models of any shape: a real llama-server loads them and allocates for them. What they say is nonsense."""
+"""Empty GGUF models of any shape, for which a real llama-server allocates memory. What they say is nonsense."""
 
 from dataclasses import dataclass
 from pathlib import Path
