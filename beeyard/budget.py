@@ -321,9 +321,7 @@ def _target_rows(plan: Plan) -> Iterator[Row]:
     states = [layer for layer in range(_trunk(header)) if is_recurrent(header, layer)]
     rows = caches.sequences * (1 + rollback_of(plan))
     each = rows * state_elements(header) * F32
-    why = f"{len(states)} layers, {caches.sequences} sequences" + (
-        f", {rollback_of(plan)} drafted tokens back" if rollback_of(plan) else ""
-    )
+    why = f"{len(states)} layers, sequences: {caches.sequences}, tokens back: {rollback_of(plan)}"
     yield from _split("recurrent states", plan, header, [(layer, each) for layer in states], why)
     yield from _compute_rows("compute", plan, header, caches, kv, _outputs(plan), header.words)
 
@@ -359,15 +357,15 @@ def _drafting(whose: str, plan: Plan, header: Gguf, context: int | None) -> Iter
     """A drafting context's caches and buffers: as long as the target's, with the logits of a whole micro-batch."""
     kv = KvTypes(k="f16", v="f16")
     caches = caches_of(header, plan.settings, plan.settings.slots, context)
-    outputs = min(ubatch_of(plan.settings), caches.cells * caches.streams)
+    outputs = min(ubatch_of(plan.settings), GUIDE_DRAFT_CONTEXT if context else plan.settings.context)
     yield from _cache_rows(f"{whose} KV cache", plan, header, caches, kv)
     yield from _compute_rows(f"{whose} compute", plan, header, caches, kv, outputs, plan.model.header.words)
 
 
 def _fixed_rows(plan: Plan) -> Iterator[Row]:
     if _gpu_layers(plan, plan.model.header):
-        yield Row("CUDA context", plan.cuda_context_bytes, "gpu", "estimate; grows with the card's multiprocessors")
-        yield Row("margin", plan.margin_bytes, "gpu", "left free, for others on the card and what is not counted")
+        yield Row("CUDA context", plan.cuda_context_bytes, "gpu", "estimate; it grows with multiprocessors")
+        yield Row("margin", plan.margin_bytes, "gpu", "for others, and for what is not counted here")
     yield Row("the process", HOST_PROCESS, "host", "estimate: libraries and buffers")
 
 
@@ -392,7 +390,7 @@ def _growth(plan: Plan) -> Iterator[Row]:
     cached = CACHE_RAM_DEFAULT_MIB if settings.cache_ram_mib is None else settings.cache_ram_mib
     yield Row("prompt cache", cached * MIB, "host", "--cache-ram, at most")
     files = plan.model.file_bytes + (plan.draft.file_bytes if plan.draft else 0)
-    yield Row("page cache", files, "host", "of reading the files; the kernel gives it back")
+    yield Row("page cache", files, "host", "of reading files; the kernel gives it back")
 
 
 # --- one kind of row each --------------------------------------------------------------------------
@@ -406,9 +404,9 @@ def _weights(name: str, plan: Plan, weights: Weights) -> Iterator[Row]:
     yield Row(name, on_gpu, "gpu", "the file's size" if on_gpu == size else f"of {_mib(size)} MiB in files")
     if on_gpu < size:
         yield Row(name, size - on_gpu, "host", "what of the file is not on the card", is_lockable=True)
-    elif header.words and header.embedding:
+    elif weights is plan.model and header.words and header.embedding:  # a drafter has its target's
         table = min(size, cache_bytes(-(-header.words * header.embedding // 32) * 32, "q8_0"))
-        why = "token embeddings stay on the CPU; estimate: 8 bits each"
+        why = "they stay on the CPU; estimate: 8 bits each"
         yield Row(f"{name}: embeddings", table, "host", why, is_lockable=True)
 
 
@@ -442,11 +440,12 @@ def _compute_rows(
     mask = sum(kinds.values()) * (ubatch + caches.sequences) * F16
     activations = ubatch * F32 * _widest(header) + COMPUTE_REST
     logits = outputs * (words or 0) * F32
-    parts = f"masks {_mib(mask)}, logits {_mib(logits)}, activations {_mib(activations)} MiB"
+    parts = f"masks {_mib(mask)}, logits {_mib(logits)}, the rest {_mib(activations)}"
     yield from _on_device(name, plan, mask + activations + logits, f"estimate: {parts}")
-    copy = _f16_copy(layers, caches, kv)
     if _gpu_layers(plan, header):
-        yield Row(f"{name}: f16 copy", copy, "gpu", "one layer's keys and values for flash attention")
+        first = _first_on_gpu(plan, header)
+        copy = _f16_copy([layer for layer in layers if layer.number >= first], caches, kv)
+        yield Row(f"{name}: f16 copy", copy, "gpu", "a layer's keys and values, for flash attention")
         # The mask is made on the host, as f32 in older builds; logits come back to it.
         yield Row(name, 2 * mask + logits, "host", "estimate: masks and logits on their way")
 
@@ -481,17 +480,18 @@ def _widest(header: Gguf) -> int:
 def _outputs(plan: Plan) -> int:
     """
     Tokens that the target's logits are kept of. Measured with build 10068: one a slot, and one for each drafted
-    token. Older engines keep a whole micro-batch's; that BeeLlama v0.4 does not is not known, so it counts, too.
+    token. The guide's engines are older and keep a whole micro-batch's. BeeLlama v0.4 counts as upstream: only so
+    does Qwen 3.6 27B at 32k with DFlash leave a 24 GB card what its users report, 0.7 to 0.8 GB.
     """
     ubatch = ubatch_of(plan.settings)
-    if plan.dialect != "llama.cpp":
+    if plan.dialect == "guide":
         return ubatch
     return min(ubatch, plan.settings.slots * (1 + rollback_of(plan)))
 
 
 def _split(name: str, plan: Plan, header: Gguf, sizes: list[tuple[int, int]], why: str) -> Iterator[Row]:
     """A row for each place that the layers' parts lie in: the last layers are on the card."""
-    first = (header.layers or 0) + 1 - _gpu_layers(plan, header)
+    first = _first_on_gpu(plan, header)
     on_gpu = sum(size for layer, size in sizes if layer >= first)
     yield Row(name, on_gpu, "gpu", why)
     yield Row(name, sum(size for _, size in sizes) - on_gpu, "host", why)
@@ -499,6 +499,10 @@ def _split(name: str, plan: Plan, header: Gguf, sizes: list[tuple[int, int]], wh
 
 def _on_device(name: str, plan: Plan, size: int, why: str) -> Iterator[Row]:
     yield Row(name, size, "gpu" if _gpu_layers(plan, plan.model.header) else "host", why)
+
+
+def _first_on_gpu(plan: Plan, header: Gguf) -> int:
+    return (header.layers or 0) + 1 - _gpu_layers(plan, header)
 
 
 def _gpu_layers(plan: Plan, header: Gguf) -> int:

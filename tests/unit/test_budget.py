@@ -97,7 +97,7 @@ def test_gemma_4_31b_is_as_large_as_it_was_estimated() -> None:
     )
     assert 18.5 < baseline.gpu_bytes / GIB < 19.5
     # Tight on 24 GB, yet it does run there.
-    assert 23 < drafted.gpu_bytes / GIB < 23.5
+    assert 23 < drafted.gpu_bytes / GIB < 23.6
 
 
 @pytest.mark.parametrize(("kv", "size"), [(FINE, 2048), (COARSE, 672)])
@@ -141,6 +141,12 @@ def test_with_some_layers_on_the_card_nothing_is_lost() -> None:
     assert sum(row.bytes for row in some.rows if row.name == "weights") == GEMMA.file_bytes
     assert mib(plan(gpu_layers=30), "KV cache") == mib(plan(), "KV cache")
     assert some.gpu_bytes < budget(plan()).gpu_bytes
+
+
+def test_qwen_with_dflash_fits_24_gb_in_beellama_v0_4_as_users_report() -> None:
+    drafter = Weights(GEMMA_DRAFT.header.model_copy(update={"embedding": 5120, "words": None}), 1_030_000_000)
+    left = 24_564 * MIB - budget(plan(QWEN, "bee4", DRAFTED)._replace(draft=drafter)).gpu_bytes
+    assert 0.6e9 < left < 0.9e9
 
 
 def test_what_may_grow_is_said_and_not_counted() -> None:
@@ -294,7 +300,7 @@ def larger(of: Plan, what: str, data: st.DataObject) -> Plan:
     kv = settings.kv or FINE
     match what:
         case "context":
-            fresh = {"context": settings.context + data.draw(st.integers(1, 9000))}
+            fresh: dict[str, object] = {"context": settings.context + data.draw(st.integers(1, 9000))}
         case "slots":
             # Whole: where a context is not divisible, its streams are rounded up, which can be more for fewer slots.
             fresh = {"slots": settings.slots * 2}
@@ -353,14 +359,14 @@ def test_the_largest_context_fits_and_the_next_does_not(of: Plan, free: int) -> 
 def test_on_24_gb_gemma_has_so_much_context() -> None:
     free = 24_100 * MIB
     assert standard_context(plan(kv=COARSE), free) == 131072
-    assert standard_context(plan(kv=FINE), free) == 49152
+    assert standard_context(plan(kv=FINE), free) == 65536
     assert largest_context(plan(kv=COARSE), free, most=8192) == 8192
     assert largest_context(plan(kv=COARSE), 8 * GIB) is None
 
 
 def test_the_pairs_that_fit_are_named_finest_first() -> None:
-    wanted = plan(context=65536)
-    assert [(kv.k, kv.v) for kv in kv_types_that_fit(wanted, 24_100 * MIB)][0] == ("q8_0", "q8_0")
+    wanted = plan(context=98304)
+    assert kv_types_that_fit(wanted, 24_100 * MIB)[0] == KvTypes(k="q8_0", v="q8_0")
     assert kv_types_that_fit(wanted, 100 * GIB)[0] == FINE
     assert kv_types_that_fit(wanted, GIB) == []
     few = kv_types_that_fit(wanted, 100 * GIB, has_all_kernels=False)
