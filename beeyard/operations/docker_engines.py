@@ -9,7 +9,7 @@ from pyinfra.api import FunctionCommand, QuoteString, StringCommand, operation
 from beeyard.checks import docker_faults
 from beeyard.facts.docker import DockerEngine
 from beeyard.facts.files import FileStates
-from beeyard.operations.packages import APT
+from beeyard.operations.packages import apt_get, apt_install
 from beeyard.operations.refusals import refusal
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
@@ -82,8 +82,8 @@ def installed(packages: Sequence[str]) -> Commands:
     if now["version"] and now["compose"]:
         host.noop(f"Docker Engine {now['version']} with compose {now['compose']} answers")
         return
-    yield StringCommand(APT, "update")
-    yield StringCommand(APT, "install --yes --no-install-recommends", *(QuoteString(name) for name in packages))
+    yield apt_get("update")
+    yield apt_install(packages)
     yield StringCommand("systemctl enable --now docker")
 
 

@@ -7,7 +7,7 @@ from pyinfra.api import QuoteString, StringCommand, operation
 
 from beeyard.facts.host import PackageVersion
 from beeyard.facts.servers import EngineFiles, Executable
-from beeyard.operations.packages import APT
+from beeyard.operations.packages import apt_get, apt_install
 from beeyard.operations.watched import watched
 
 
@@ -99,9 +99,9 @@ def from_debian(package: str, version: str, binary: str) -> Generator[StringComm
     if found is not None and _is_version(found, version) and is_there:
         host.noop(f"package {package} {found} is installed")
         return
-    yield StringCommand(APT, "update")
+    yield apt_get("update")
     yield _candidate_is(package, version)
-    yield StringCommand(APT, "install --yes --no-install-recommends --reinstall", QuoteString(package))
+    yield apt_install([package], "--reinstall")
     yield StringCommand(QuoteString(binary), "--version")
 
 

@@ -60,7 +60,7 @@ ALLOWED = {
     "idempotent": PURE,
     "onhost": {"onhost"},
     "facts": {"facts", "machine", "probes", "pyinfra"},
-    "operations": {"facts", "operations", "checks", "contract", "pyinfra"},
+    "operations": {"facts", "operations", "onhost", "checks", "contract", "pyinfra"},
     "deploys": {*PURE, "locking", "docker_here", "facts", "operations", "deploys", "onhost", "pyinfra"},
 }
 
