@@ -1,0 +1,43 @@
+"""Facts about a host's hardware, and about what it lets a server do."""
+
+from pathlib import Path
+
+from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
+
+from beeyard import machine_lines
+from beeyard.facts.docker import ENGINE
+from beeyard.machine import Machine
+
+SCRIPT = ENGINE + Path(__file__).with_suffix(".sh").read_text()
+
+
+class MachineFacts(FactBase[Machine]):
+    """
+    Returns what of a host decides what can run there.
+
+    It takes a second; where nvidia-smi or Docker hangs, ``patience`` seconds more for each answer, twice at most.
+    """
+
+    def command(
+        self, paths: list[str], addresses: list[str] | None = None, patience: int = 10, root: str = ""
+    ) -> StringCommand:
+        """
+        One command for all of it, which needs nothing of ours on the host.
+
+        :param paths: whose free space is wanted, whether they are there or not
+        :param addresses: what must be reached: HOST, HOST:PORT or a URL
+        :param patience: how many seconds nvidia-smi and Docker may take for an answer
+        :param root: where the host's /proc, /sys, /dev and /etc are, if not there
+        """
+        targets = [word for address in addresses or [] for word in machine_lines.target(address)]
+        words = [SCRIPT, "machine", root, str(patience), str(len(paths)), *paths, *targets]
+        return StringCommand("sh -c", *(QuoteString(word) for word in words))
+
+    def process(self, output: list[str]) -> Machine:
+        """Read the lines that machine.sh prints."""
+        try:
+            return machine_lines.machine(output)
+        except ValueError as error:
+            raise FactProcessError(
+                f"what this host says of itself is not understood: {error}. Fix: report this line as an issue"
+            ) from error
