@@ -177,7 +177,7 @@ def _cores(text: str) -> int:
 
 def _free(text: str) -> tuple[str, int | None]:
     kib, _, path = text.partition(" ")
-    return (path, int(kib) * KIB) if kib else (path, None)
+    return path, None if kib == "-" else int(kib) * KIB
 
 
 def _nvcc(text: str) -> Nvcc:

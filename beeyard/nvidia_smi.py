@@ -6,7 +6,7 @@ Every function raises ValueError, which names the line, where something is print
 
 import csv
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from beeyard.machine import Gpu, Holder, Nvcc
 
@@ -16,7 +16,7 @@ SWITCHES = {"Enabled": True, "Disabled": False}
 
 
 def cards(
-    fields: str, said: Iterable[str], holders: dict[str, tuple[Holder, ...]], status: str = "0"
+    fields: str, said: Iterable[str], holders: Mapping[str, tuple[Holder, ...]], status: str = "0"
 ) -> tuple[tuple[Gpu, ...], str]:
     """
     The cards that ``nvidia-smi --query-gpu`` lists, and in one sentence what it says instead of a card.
@@ -119,7 +119,7 @@ def _program(path: str) -> str:
     return re.split(r"[/\\]", _text(path.strip()).partition(" ")[0])[-1]
 
 
-def _card(row: dict[str, str], holders: dict[str, tuple[Holder, ...]]) -> Gpu:
+def _card(row: dict[str, str], holders: Mapping[str, tuple[Holder, ...]]) -> Gpu:
     power = _text(row.get("power.limit", ""))
     return Gpu(
         index=int(row["index"]),

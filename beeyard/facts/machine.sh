@@ -181,7 +181,8 @@ control_groups() { # version 2 has one line, with no controllers
 free_space() { # PATH: where it lies, or will lie
     place=$1
     until [ -e "$place" ]; do place=$(dirname "$place"); done
-    printf 'free=%s %s\n' "$(within 5 df -Pk "$place" | awk 'NR == 2 { print $4 }')" "$1"
+    kib=$(within 5 df -Pk "$place" | awk 'NR == 2 { print $4 }')
+    printf 'free=%s %s\n' "${kib:--}" "$1"
 }
 
 synchronised() {

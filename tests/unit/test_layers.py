@@ -55,7 +55,7 @@ ALLOWED = {
     "up": PURE | {"cli"},
     "idempotent": PURE,
     "onhost": {"onhost"},
-    "facts": {"facts", "machine", "probes", "pyinfra"},
+    "facts": {"facts", "machine", "machine_lines", "probes", "pyinfra"},
     "operations": {"facts", "operations", "checks", "contract", "pyinfra"},
     "deploys": {*PURE, "locking", "docker_here", "facts", "operations", "deploys", "onhost", "pyinfra"},
 }
