@@ -46,7 +46,7 @@ def cards(
     if found:
         # Not about what can run: "WARNING: infoROM is corrupted at gpu 0000:01:00.0".
         sentences = [text for text in sentences if not text.startswith("WARNING")]
-    elif not sentences and status in TIMED_OUT:
+    elif status in TIMED_OUT:
         sentences = ["nvidia-smi did not answer"]
     elif not sentences and status != "0":
         sentences = [f"nvidia-smi ended with status {status} and said nothing"]

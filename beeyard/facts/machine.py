@@ -38,6 +38,7 @@ class MachineFacts(FactBase[Machine]):
         try:
             return machine_lines.machine(output)
         except ValueError as error:
+            # pyinfra would print the cause in place of the sentence.
             raise FactProcessError(
                 f"what this host says of itself is not understood: {error}. Fix: report this line as an issue"
-            ) from error
+            ) from None

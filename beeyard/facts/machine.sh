@@ -3,14 +3,14 @@
 # value or no line, never an error. Needs no root, changes nothing, and ends though a thing that is asked may hang.
 #
 # Arguments: ROOT SECONDS COUNT PATH… [ADDRESS URL NAME PORT]…
-#   ROOT     before /proc, /sys, /dev and /etc; empty but in tests
+#   ROOT     before /proc, /sys, /dev, /etc and places of CUDA; empty but in tests
 #   SECONDS  that nvidia-smi or Docker may take for one answer
 #   COUNT    of the paths whose free space is wanted; what comes after them shall be reached
 
 root=$1 patience=$2 paths=$3
 shift 3
-# df and the like speak English, and nvidia-smi is found in WSL too. These two would be nproc's answer.
-export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin:/usr/lib/wsl/lib"
+# df and the like speak English; WSL keeps nvidia-smi aside. The other two would be what nproc answers.
+export LC_ALL=C PATH="$PATH:/usr/lib/wsl/lib"
 unset OMP_NUM_THREADS OMP_THREAD_LIMIT
 
 # --- asking many things at once
@@ -77,7 +77,8 @@ header() {
 
 compilers() { # the one that CMake is told to use comes first
     seen=' '
-    for nvcc in /usr/local/cuda/bin/nvcc "$(command -v nvcc)" /usr/local/cuda-*/bin/nvcc /opt/cuda/bin/nvcc; do
+    local=$root/usr/local
+    for nvcc in "$local"/cuda/bin/nvcc "$(command -v nvcc)" "$local"/cuda-*/bin/nvcc "$root"/opt/cuda/bin/nvcc; do
         [ -x "$nvcc" ] || continue
         file=$(readlink -f "$nvcc")
         case $seen in *" $file "*) continue ;; esac
