@@ -331,6 +331,22 @@ class Gguf(Strict):
     embedding: int | None = None
     context: int | None = None
     window: int | None = None
+    # Where only some layers have the window: those that have not, from 0, and what is different in the others.
+    full_layers: list[int] | None = None
+    key_length_swa: int | None = None
+    value_length_swa: int | None = None
+    # At the end: layers that use the keys and values of earlier ones, and layers that only draft (MTP).
+    shared_kv_layers: int | None = None
+    nextn_layers: int | None = None
+    feed_forward: int | list[int] | None = None
+    # Of a hybrid: every so many-th layer has attention, the others a state of these sizes.
+    attention_every: int | None = None
+    ssm_convolution: int | None = None
+    ssm_inner: int | None = None
+    ssm_state: int | None = None
+    ssm_groups: int | None = None
+    # Of a DFlash drafter: the tokens of a block.
+    block: int | None = None
     words: int | None = None
     # Of all its words in order: a drafter's must be its target's.
     vocabulary: str | None = None

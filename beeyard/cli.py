@@ -1,29 +1,36 @@
 """The command `beeyard`: what can be seen and prepared without a host. A usage error or a bad preset exits with 2."""
 
 import json
+import os
 import shlex
 import shutil
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from beeyard import image_build, locking
+from beeyard import image_build, locking, survey
 from beeyard import newest as newest_engine
 from beeyard.catalog import PRESETS, PROJECT, Catalog, CatalogError, load_catalog, pick
 from beeyard.dialects import argv
 from beeyard.images import SBOM_SCANNER, architecture, builds, published_name
 from beeyard.lockfile import add_base, add_image
+from beeyard.plan import report
 from beeyard.render import CLONE_PRESET, clone_compose, define, rendered_files
 from beeyard.spec import ANY_HOST, Runtime, ServerSpec, every_variant, resolve
+from beeyard.survey import SURVEY_FILE
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 USAGE = 2
+DOES_NOT_FIT = 3
 CHECK_FAILED = 4
 
 Preset = Annotated[str, typer.Argument(metavar="SERVER", help="A server of presets/servers.yaml.")]
@@ -190,6 +197,85 @@ def unit(
 ) -> None:
     """Print the unit, program or compose file that a host would get."""
     typer.echo(define(_spec(server, variant, engine, prefix, runtime)).definition, nl=False)
+
+
+@app.command()
+def plan(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="An inventory, as homelab; none with --facts.")
+    ] = None,
+    data: Annotated[list[str] | None, typer.Option("--data", help="KEY=VALUE over the hosts' data.")] = None,
+    limit: Annotated[list[str] | None, typer.Option("--limit", help="Only this host.")] = None,
+    facts: Annotated[Path | None, typer.Option("--facts", help="Plan from such a file, without the hosts.")] = None,
+    save_facts: Annotated[Path | None, typer.Option("--save-facts", help="Keep what the hosts said.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, every value with its reason.")] = False,
+) -> None:
+    """Say what hosts would run, and all that stands against it; 3 if something does. Changes nothing."""
+    given = dict(_pair(item) for item in data or [])
+    if facts is not None:
+        seen = survey.load(_read(facts), str(facts))
+    elif target is not None:
+        seen = _surveyed(target, given, limit or [])
+    else:
+        raise CatalogError(
+            "plan for whom? Fix: name an inventory, as in `beeyard plan homelab`, or a file with --facts"
+        )
+    if save_facts is not None:
+        save_facts.write_text(survey.dump(seen))
+    catalog = load_catalog()
+    plans = {}
+    for host in seen:
+        host = host.model_copy(update={"data": {**host.data, **given}})  # noqa: PLW2901
+        plans[host.name] = survey.planned(host, survey.solved(host, catalog), [])
+    if as_json:
+        typer.echo(json.dumps({name: found.model_dump(mode="json") for name, found in plans.items()}, indent=1))
+    else:
+        for name, found in plans.items():
+            for line in (*report(found), *(f"no: {reason}" for reason in found.reasons)):
+                typer.echo(f"[{name}] {line}")
+    raise typer.Exit(0 if all(found.fits for found in plans.values()) else DOES_NOT_FIT)
+
+
+def _surveyed(target: str, data: Mapping[str, Any], limit: list[str]) -> list[survey.Survey]:
+    """Have pyinfra look at the hosts of an inventory."""
+    inventory = PROJECT / "inventories" / f"{target}.py"
+    if not inventory.is_file():
+        known = sorted(path.stem for path in inventory.parent.glob("*.py"))
+        raise CatalogError(f"there is no inventories/{target}.py. Fix: TARGET is one of {', '.join(known)}")
+    words = [word for key, value in data.items() for word in ("--data", f"{key}={value}")]
+    words += [word for host in limit for word in ("--limit", host)]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "facts"
+        run = subprocess.run(
+            [sys.executable, "-m", "pyinfra", *words, str(inventory), "survey.py", "--yes"], check=False,
+            cwd=PROJECT, capture_output=True, text=True, env={**os.environ, SURVEY_FILE: str(file)},
+        )  # fmt: skip
+        seen = (
+            [survey.Survey.model_validate_json(line) for line in file.read_text().splitlines()]
+            if file.exists()
+            else []
+        )
+    if run.returncode or not seen:
+        typer.echo(run.stderr, err=True, nl=False)
+        raise typer.Exit(run.returncode or 1)
+    return seen
+
+
+def _pair(item: str) -> tuple[str, Any]:
+    key, equals, value = item.partition("=")
+    if not equals:
+        raise CatalogError(f"--data holds {item!r}, which sets nothing. Fix: write it as KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError as error:
+        raise CatalogError(f"{file}: {error.strerror}. Fix: name a file that --save-facts wrote") from error
 
 
 @app.command()

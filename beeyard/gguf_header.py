@@ -103,7 +103,19 @@ def _facts(values: dict[str, Any]) -> Gguf:
         value_length=of("attention.value_length"),
         embedding=of("embedding_length"),
         context=of("context_length"),
-        window=of("attention.sliding_window"),
+        window=of("attention.sliding_window") or None,
+        full_layers=_full_layers(of("attention.sliding_window_pattern")),
+        key_length_swa=of("attention.key_length_swa"),
+        value_length_swa=of("attention.value_length_swa"),
+        shared_kv_layers=of("attention.shared_kv_layers") or None,
+        nextn_layers=of("nextn_predict_layers") or None,
+        feed_forward=_short(of("feed_forward_length")),
+        attention_every=of("full_attention_interval"),
+        ssm_convolution=of("ssm.conv_kernel"),
+        ssm_inner=of("ssm.inner_size"),
+        ssm_state=of("ssm.state_size"),
+        ssm_groups=of("ssm.group_count"),
+        block=of("block_size"),
         words=len(words) if words is not None else None,
         vocabulary=_digest(words) if words is not None else None,
         drafter="early" if of("target_layer_ids") is not None else None,
@@ -113,6 +125,13 @@ def _facts(values: dict[str, Any]) -> Gguf:
 def _short(value: Any) -> Any:
     """One number where all layers have the same."""
     return value[0] if isinstance(value, list) and len(set(value)) == 1 else value
+
+
+def _full_layers(pattern: Any) -> list[int] | None:
+    """Of a pattern that says of each layer whether it has the window; a mere number means different things."""
+    if not isinstance(pattern, list):
+        return None
+    return [layer for layer, is_windowed in enumerate(pattern) if not is_windowed]
 
 
 def _digest(words: list[bytes]) -> str:

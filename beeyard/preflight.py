@@ -33,7 +33,6 @@ def obstacles(
         *_files_here(spec),
         *_tools(probe),
         *_cpu(spec, probe),
-        *_gpu(spec, probe),
         *_places(spec, probe, missing_bytes),
         *_port(spec, probe, own_pids),
         *_flags(spec),
@@ -118,15 +117,6 @@ def _cpu(spec: ServerSpec, probe: Probe) -> list[str]:
     return [
         f"its CPU lacks {', '.join(missing)}, which {spec.engine.title} ({spec.engine_name}) wants. "
         "Fix: set llama_engine to one that does not, as llama.cpp-debian"
-    ]
-
-
-def _gpu(spec: ServerSpec, probe: Probe) -> list[str]:
-    if not spec.wants_gpu or probe["has_nvidia_smi"]:
-        return []
-    return [
-        f"{spec.engine.title} wants an NVIDIA GPU, and there is no nvidia-smi here. "
-        "Fix: install the NVIDIA driver, or take a CPU preset, as smol"
     ]
 
 

@@ -1,6 +1,6 @@
 """What hosts said of themselves, as far as it stands for or against a deploy."""
 
-from typing import TypedDict
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 
 class Probe(TypedDict):

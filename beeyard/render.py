@@ -72,6 +72,7 @@ def _systemd_unit(spec: ServerSpec) -> str:
         user=spec.user,
         memlock=spec.memlock,
         waits_for_gpu=spec.wants_gpu,
+        card=spec.card,
     )
 
 
@@ -81,6 +82,7 @@ def _supervisor_program(spec: ServerSpec) -> str:
         title=title(spec),
         command=supervisor_quoted(argv(spec)),
         user=spec.user,
+        card=spec.card,
         log=str(spec.prefix / "log" / "llama-server.log").replace("%", "%%"),
     )
 
@@ -94,6 +96,7 @@ def _compose_file(spec: ServerSpec) -> str:
         clone=None,
         container=CONTAINER,
         gpu=spec.gpu_access,
+        card=spec.card,
         memlock=-1 if spec.memlock == "infinity" else spec.memlock,
         key_file=compose_quoted(str(spec.api_key_file)),
         image=spec.image.reference,
@@ -151,6 +154,7 @@ def clone_compose(catalog: Catalog, preset: str) -> str:
         },
         container=None,
         gpu=first.gpu_access,
+        card=None,
         memlock='"${MEMLOCK:--1}"',
         key_file=None,
         image=f'"${{IMAGE:-{images.REPOSITORY}:{first.engine_name}}}"',

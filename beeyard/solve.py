@@ -5,47 +5,15 @@ Nothing is asked and nothing is changed here, so that a saved host, or a cloud's
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from beeyard.catalog import Catalog, CatalogError, Strict, pick
+from beeyard.catalog import Catalog, CatalogError, pick
 from beeyard.checks import compiler_faults, driver_faults, gpu_faults, pair_faults, usable_cards, version
 from beeyard.dialects import argv
 from beeyard.machine import Gpu, Machine
-from beeyard.spec import HeldEngine, HostKind, HostSettings, ServerSpec, host_settings, resolve
-
-AUTO = "auto"
-
-
-class Decision(Strict):
-    """Something that was decided, and why."""
-
-    what: str
-    value: str
-    why: str
-
-
-class Solution(Strict):
-    """The spec that a host gets, with what was decided for it; or reasons why it cannot have it, each with a Fix."""
-
-    spec: ServerSpec | None = None
-    decisions: tuple[Decision, ...] = ()
-    notes: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-
-    @property
-    def fits(self) -> bool:
-        """Whether nothing stands against it."""
-        return self.spec is not None and not self.reasons
-
-
-class Own(NamedTuple):
-    """What our own server holds on the host now, and a new one will have: processes, and memory of cards in MiB."""
-
-    pids: tuple[int, ...] = ()
-    vram_mib: int = 0
-
-
-NOTHING = Own()
+from beeyard.sizing import decide_memory
+from beeyard.solution import AUTO, NEVER, NOTHING, Found, Kept, Own, Solution
+from beeyard.spec import HeldEngine, HostKind, HostSettings, host_settings, resolve
 
 
 def host_kind(machine: Machine, cards: tuple[Gpu, ...], held: HeldEngine | None) -> HostKind:
@@ -55,27 +23,11 @@ def host_kind(machine: Machine, cards: tuple[Gpu, ...], held: HeldEngine | None)
         has_systemd=machine.init == "systemd",
         is_root=machine.is_root,
         compute_capabilities=tuple(sorted({card.compute_capability for card in cards if card.compute_capability})),
+        card=cards[0].uuid if cards and len(machine.gpus) > 1 else None,
         has_cdi=docker is not None and docker.has_cdi,
         has_nvidia_runtime=docker is not None and "nvidia" in docker.runtimes,
         held_engine=held,
     )
-
-
-class _Found:
-    """What comes together on the way to a solution."""
-
-    def __init__(self) -> None:
-        self.decisions: list[Decision] = []
-        self.notes: list[str] = []
-        self.reasons: list[str] = []
-
-    def decide(self, what: str, value: str, why: str) -> None:
-        self.decisions.append(Decision(what=what, value=value, why=why))
-
-    def solution(self, spec: ServerSpec | None) -> Solution:
-        return Solution(
-            spec=spec, decisions=tuple(self.decisions), notes=tuple(self.notes), reasons=tuple(self.reasons)
-        )
 
 
 def solve(
@@ -84,20 +36,25 @@ def solve(
     machine: Machine,
     own: Own = NOTHING,
     held: HeldEngine | None = None,
+    kept: Kept = NEVER,
 ) -> Solution:
     """
     What a host will run, with every decision's reason; or all the reasons why it cannot.
 
     :param own: what our server there holds now, which a new one will have
     :param held: the engine that the host's own image holds
+    :param kept: what was decided before, which is kept while it holds: a second deploy changes nothing
     """
-    found = _Found()
+    found = Found()
     try:
         settings = host_settings(host_data)
-        cards = _cards(settings, catalog, machine, found)
+        cards = _cards(settings, catalog, machine, own, found)
         kind = host_kind(machine, cards, held)
-        data = {**host_data, **_runtime(settings, catalog, machine, kind, found)}
-        spec = resolve({**data, **_engine(settings, data, catalog, kind, found)}, catalog, kind)
+        _engine(settings, host_data, catalog, kind, found)
+        _runtime(host_settings({**host_data, **found.decided}), catalog, machine, kind, found)
+        spec = resolve({**host_data, **found.decided}, catalog, kind)
+        decide_memory(settings, spec, machine, cards, own, kept, found)
+        spec = resolve({**host_data, **found.decided}, catalog, kind)
     except CatalogError as error:
         found.reasons.append(str(error))
         return found.solution(None)
@@ -110,8 +67,8 @@ def solve(
     return found.solution(spec)
 
 
-def _cards(settings: HostSettings, catalog: Catalog, machine: Machine, found: _Found) -> tuple[Gpu, ...]:
-    """The cards that the server will run on; none where it wants none."""
+def _cards(settings: HostSettings, catalog: Catalog, machine: Machine, own: Own, found: Found) -> tuple[Gpu, ...]:
+    """The card that the server will run on; none where it wants none."""
     server = pick(catalog.servers, settings.preset, "preset")
     variant = pick(server.variants, settings.variant or server.default_variant, f"variant of {settings.preset}")
     name = settings.engine or variant.engine or server.engine
@@ -128,26 +85,41 @@ def _cards(settings: HostSettings, catalog: Catalog, machine: Machine, found: _F
         found.reasons += left_out
         return ()
     found.notes += left_out
-    return usable
+    if settings.card is not None:
+        named = [card for card in usable if settings.card in (str(card.index), card.uuid)]
+        if not named:
+            found.reasons.append(
+                f"llama_card is {settings.card!r}, and the cards here are {_listed(usable)}. Fix: name one of those"
+            )
+        return tuple(named)
+    if len(machine.gpus) == 1:
+        return usable
+    best = max(usable, key=lambda card: (_is_ours(card, own), card.memory_total_mib, -card.index))
+    why = "our server runs there" if _is_ours(best, own) else "the most memory"
+    found.decide("card", f"GPU {best.index} ({best.name})", f"{why}; of {_listed(usable)}", card=best.uuid)
+    return (best,)
 
 
-def _runtime(
-    settings: HostSettings, catalog: Catalog, machine: Machine, kind: HostKind, found: _Found
-) -> dict[str, Any]:
+def _is_ours(card: Gpu, own: Own) -> bool:
+    return any(holder.pid in own.pids for holder in card.holders)
+
+
+def _listed(cards: tuple[Gpu, ...]) -> str:
+    return ", ".join(f"GPU {card.index} ({card.name}, {card.memory_total_mib} MiB)" for card in cards)
+
+
+def _runtime(settings: HostSettings, catalog: Catalog, machine: Machine, kind: HostKind, found: Found) -> None:
     """What keeps the server running: what the data says, else the best that the host has."""
     if settings.runtime != AUTO:
         found.decide("runtime", settings.runtime, "llama_runtime says so")
-        return {}
-    if not kind.has_systemd or not kind.is_root:
+    elif not kind.has_systemd or not kind.is_root:
         why = "systemd does not run this host" if not kind.has_systemd else "this user is not root"
-        found.decide("runtime", "supervisor", why)
-        return {"llama_runtime": "supervisor"}
-    against = _against_compose(settings, catalog, machine, kind)
-    if against:
-        found.decide("runtime", "systemd", against)
-        return {"llama_runtime": "systemd"}
-    found.decide("runtime", "compose", "Docker is here, has the card, and presets/lock.yaml names an image to pull")
-    return {"llama_runtime": "compose"}
+        found.decide("runtime", "supervisor", why, runtime="supervisor")
+    elif against := _against_compose(settings, catalog, machine, kind):
+        found.decide("runtime", "systemd", against, runtime="systemd")
+    else:
+        why = "Docker is here, has the card, and presets/lock.yaml names an image to pull"
+        found.decide("runtime", "compose", why, runtime="compose")
 
 
 def _against_compose(settings: HostSettings, catalog: Catalog, machine: Machine, kind: HostKind) -> str:
@@ -180,16 +152,14 @@ def _named(settings: HostSettings) -> dict[str, Any]:
     return {f"llama_{key}": value for key, value in given.items()}
 
 
-def _engine(
-    settings: HostSettings, data: Mapping[str, Any], catalog: Catalog, kind: HostKind, found: _Found
-) -> dict[str, Any]:
+def _engine(settings: HostSettings, data: Mapping[str, Any], catalog: Catalog, kind: HostKind, found: Found) -> None:
     """
     The engine: what the data says, or for ``auto`` the newest of the preset's accelerator that can serve this.
 
     presets/engines.yaml lists each kind of engine from the oldest to the newest.
     """
     if settings.engine != AUTO:
-        return {}
+        return
     preset = pick(catalog.servers, settings.preset, "preset")
     usual = pick(catalog.engines, preset.engine, "engine")
     against = []
@@ -204,8 +174,8 @@ def _engine(
             continue
         faults = [*pair_faults(spec), *spec.unlocked_engine]
         if not faults:
-            found.decide("engine", name, "the newest that can serve this preset" + _passed_over(against))
-            return {"llama_engine": name}
+            found.decide("engine", name, "the newest that can serve this preset" + _passed_over(against), engine=name)
+            return
         against.append(f"{name}: {faults[0]}")
     raise CatalogError(f"no engine can serve {settings.preset} here: {' | '.join(against)}")
 

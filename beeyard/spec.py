@@ -20,6 +20,7 @@ from beeyard.catalog import (
     FileLock,
     Gate,
     ImageReference,
+    LoadMode,
     Mtp,
     PartLock,
     Server,
@@ -80,7 +81,12 @@ class HostSettings(Strict):
     models_dir: HostPath | None = None
     # "self" is the user that connects; by default a service's own user where that is root.
     user: UserName | None = None
-    context: int | None = Field(default=None, gt=0)
+    # auto: the largest standard size that fits into the card's memory.
+    context: Literal["auto"] | Annotated[int, Field(gt=0)] | None = None
+    # Whether a preset's mlock is wanted where the limit of locked memory is too low for it.
+    mlock: Literal["require", "auto", "off"] = "auto"
+    # One of several cards, by its index or UUID, as nvidia-smi lists them.
+    card: str | None = None
     load_timeout: int | None = Field(default=None, gt=0)
     settings: dict[str, Any] = {}
     # Where model files are looked for before their own address: a directory of this machine or an address, which are
@@ -126,8 +132,12 @@ class HostKind(Strict):
     has_cdi: bool = False
     has_nvidia_runtime: bool = False
     held_engine: HeldEngine | None = None
+    # The UUID of the card that the server is to run on, where there are others.
+    card: str | None = None
 
 
+# How a model is loaded where it cannot be locked.
+UNLOCKED: dict[LoadMode, LoadMode] = {"mlock": "none", "mmap+mlock": "mmap"}
 # For what does not depend on the host: names, arguments, where files lie.
 ANY_HOST = HostKind(has_systemd=True, is_root=True)
 
@@ -186,6 +196,8 @@ class ServerSpec(Strict):
     engine_is_held: bool
     # The architectures of the cards that it is to run on, as CMake writes them; none on the CPU.
     architectures: tuple[str, ...]
+    # The UUID of the one that it is to use, where there are others.
+    card: str | None
     docker: DockerSource
     nvidia_toolkit: ToolkitSource
     gpu_access: GpuAccess
@@ -350,6 +362,7 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
         image=_image(host, catalog, cards, engine_name, wants_gpu) if runtime == "compose" else None,
         engine_is_held=runtime != "compose" and _is_held(kind.held_engine, cards, engine_name, engine),
         architectures=cards,
+        card=kind.card if cards else None,
         docker=host.docker,
         nvidia_toolkit=host.nvidia_toolkit,
         gpu_access=_gpu_access(host, kind) if runtime == "compose" and wants_gpu else "none",
@@ -451,11 +464,14 @@ def _user(host: HostSettings, kind: HostKind) -> str | None:
 
 def _settings(host: HostSettings, server: Server, variant: Variant) -> Settings:
     single = {"context": host.context, "load_timeout_s": host.load_timeout}
-    given = {key: value for key, value in single.items() if value is not None}
+    given = {key: value for key, value in single.items() if value not in (None, "auto")}
     try:
-        return Settings(**{**server.settings, **variant.settings, **host.settings, **given})
+        found = Settings(**{**server.settings, **variant.settings, **host.settings, **given})
     except ValidationError as error:
         raise CatalogError(f"settings of {host.preset}: {sentence(error)}") from error
+    if host.mlock == "off" and found.load_mode in UNLOCKED:
+        return found.model_copy(update={"load_mode": UNLOCKED[found.load_mode]})
+    return found
 
 
 def _model_file(catalog: Catalog, name: str) -> ModelFile:

@@ -12,6 +12,7 @@ from beeyard.dialects import argv
 from beeyard.operations import api_keys, file_set, images, servers
 from beeyard.operations.file_set import Directory, File
 from beeyard.render import define
+from beeyard.survey import DECIDED
 
 
 @deploy("Serve")
@@ -33,6 +34,8 @@ def serve(plan: Plan) -> None:
             Directory(folder),
             File(f"{folder}/server.json", server.server_json.encode()),
             File(f"{folder}/definition", server.definition.encode()),
+            # With these over its data, whoever asks later finds the same spec.
+            File(f"{folder}/{DECIDED}", plan.decided.encode()),
         ],
     )
     if spec.image is None:

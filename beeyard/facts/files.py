@@ -1,6 +1,7 @@
 """Facts about files."""
 
-from typing import TypedDict
+import json
+from typing import Any, TypedDict
 
 from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
 
@@ -54,3 +55,21 @@ class FileStates(FactBase[dict[str, FileState]]):
         except ValueError as error:
             raise FactProcessError(f"unexpected file states: {output!r}") from error
         return found
+
+
+class JsonFile(FactBase[dict[str, Any]]):
+    """Returns what is in a file of ours, a JSON object; an empty one where there is none, or another thing."""
+
+    default = dict
+
+    def command(self, path: str) -> StringCommand:
+        """Read it, if it is there."""
+        return StringCommand("cat", QuoteString(path), "2>/dev/null || echo '{}'")
+
+    def process(self, output: list[str]) -> dict[str, Any]:
+        """As it is."""
+        try:
+            found = json.loads("\n".join(output))
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}

@@ -18,7 +18,8 @@ from testinfra.host import Host
 
 from beeyard.catalog import PROJECT, load_catalog
 from beeyard.deploys.carried_images import with_carried_image
-from beeyard.spec import HostKind, ServerSpec, resolve
+from beeyard.spec import HostKind, ServerSpec, host_settings, resolve
+from beeyard.survey import DECIDED
 
 
 def _overrides() -> list[str]:
@@ -77,12 +78,17 @@ def server(machine: dict[str, Any]) -> Host:
 
 @pytest.fixture(scope="session")
 def spec(machine: dict[str, Any], server: Host) -> ServerSpec:
-    systemd = server.run("test -d /run/systemd/system").rc == 0
-    cards = server.run("nvidia-smi --query-gpu=compute_cap --format=csv,noheader")
+    prefix = host_settings(machine["data"]).prefix
+    decided = server.run("cat %s", f"{prefix}/current/{DECIDED}")
+    data = {**machine["data"], **(json.loads(decided.stdout)["decided"] if decided.rc == 0 else {})}
+    rows = server.run("nvidia-smi --query-gpu=index,uuid,compute_cap --format=csv,noheader")
+    found = [[word.strip() for word in row.split(",")] for row in rows.stdout.splitlines()] if rows.rc == 0 else []
+    cards = [row for row in found if data.get("llama_card", row[1]) in row[:2]]
     kind = HostKind(
-        has_systemd=systemd,
+        has_systemd=server.run("test -d /run/systemd/system").rc == 0,
         is_root=server.check_output("id -u") == "0",
-        compute_capabilities=tuple(sorted(set(cards.stdout.split()))) if cards.rc == 0 else (),
+        compute_capabilities=tuple(sorted({row[2] for row in cards})),
         has_cdi=server.run("grep -qs nvidia.com/gpu /etc/cdi/* /var/run/cdi/*").rc == 0,
+        card=cards[0][1] if len(cards) < len(found) else None,
     )
-    return with_carried_image(resolve(machine["data"], load_catalog(), kind))
+    return with_carried_image(resolve(data, load_catalog(), kind))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from beeyard.catalog import PROJECT
+from tests import nvidia_smi
 from tests.testbed.conftest import HUB_THERE, PREFIX, STATE, Bed
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -250,19 +251,9 @@ def test_an_ordinary_user_has_a_server_of_his_own(bed: Bed, served: list[str]) -
         (PROJECT / ".beeyard" / "keys" / "light").unlink(missing_ok=True)
 
 
-SMI = """#!/bin/sh
-# What nvidia-smi prints for a card whose memory HOLDER has, as the gate asks for it.
-pid=$(pgrep llama-server | head -n 1)
-case $* in
-*compute-apps*) [ "$HOLDER" = nobody ] || echo "${pid:-0}, 18000" ;;
-*memory.used*) echo 300 ;;
-esac
-"""
-
-
 @pytest.mark.parametrize("holder", ["nobody", "server"])
 def test_a_gpu_server_that_runs_on_the_cpu_does_not_pass(bed: Bed, served: list[str], holder: str) -> None:
-    smi = SMI.replace("$HOLDER", holder)
+    smi = nvidia_smi.script(used_mib=18000, pids="" if holder == "nobody" else "$(pgrep llama-server | head -n 1)")
     bed.sh("light", f"cat >/usr/bin/nvidia-smi <<'EOF'\n{smi}EOF\nchmod +x /usr/bin/nvidia-smi")
     try:
         run = bed.deploy("light", llama_preset="gpu")
@@ -280,4 +271,4 @@ def test_a_gpu_server_that_runs_on_the_cpu_does_not_pass(bed: Bed, served: list[
 def test_a_gpu_preset_is_refused_where_there_is_no_card(bed: Bed) -> None:
     run = bed.deploy("light", llama_preset="gpu")
     assert run.code != 0
-    assert "test engine cuda wants an NVIDIA GPU, and there is no nvidia-smi here. Fix: " in run.stderr
+    assert "there is no nvidia-smi here, and the engine wants an NVIDIA card. Fix: " in run.stderr

@@ -15,7 +15,7 @@ import yaml
 
 from beeyard.catalog import PROJECT
 from beeyard.images import tag
-from tests import engine_image
+from tests import engine_image, nvidia_smi
 from tests.testbed.conftest import HANGS, HUB_HERE, PREFIX, STATE, Bed, Deploy
 
 HOST = "docker"
@@ -248,7 +248,7 @@ FAULTS = {
         "docker compose is missing; version 2 or newer is wanted",
     ),
     "no-gpu-runtime": (
-        "printf '#!/bin/sh\\necho 8.9\\n' >/usr/bin/nvidia-smi && chmod +x /usr/bin/nvidia-smi",
+        f"cat >/usr/bin/nvidia-smi <<'EOF'\n{nvidia_smi.script()}EOF\nchmod +x /usr/bin/nvidia-smi",
         "rm /usr/bin/nvidia-smi",
         {"llama_preset": "gpu", "llama_engine": "image-cuda", "llama_image_variant": "cpu"},
         "Docker has no access to the NVIDIA card: docker info lists no nvidia runtime",

@@ -15,19 +15,12 @@ import yaml
 
 from beeyard.images import tag
 from beeyard.operations import docker_engines
-from tests import engine_image
+from tests import engine_image, nvidia_smi
 from tests.operations import Failed, applied
 from tests.testbed.conftest import STATE, Bed, Deploy
 from tests.testbed.test_compose import HOST, container, here
 
-SMI = r"""#!/bin/sh
-case $* in
-*compute_cap*) echo 8.9 ;;
-*--list-gpus*) echo "GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-5a1c2b9e-0000-4000-8000-000000000000)" ;;
-*--query-compute-apps*) for pid in $(pgrep -x llama-server); do echo "$pid, 512"; done ;;
-*--query-gpu=memory.used*) echo 512 ;;
-esac
-"""
+SMI = nvidia_smi.script()
 CTK = r"""#!/usr/bin/env python3
 import json, pathlib, sys
 assert sys.argv[1:] == ["runtime", "configure", "--runtime=docker"], sys.argv
@@ -154,7 +147,11 @@ def test_a_container_that_lost_its_card_does_not_pass_the_gate(docker: Bed) -> N
 
 
 def test_a_card_that_the_image_has_no_code_for_stops_nothing(docker: Bed) -> None:
-    put(docker, "/usr/bin/nvidia-smi", SMI.replace("echo 8.9", "echo 12.0"))
+    put(
+        docker,
+        "/usr/bin/nvidia-smi",
+        nvidia_smi.script(capability="12.0", name="NVIDIA GeForce RTX 5090", total_mib=32607),
+    )
     before = container(docker)
     run = deploy(docker)
     put(docker, "/usr/bin/nvidia-smi", SMI)

@@ -5,17 +5,16 @@ from typing import Any
 import pytest
 
 from beeyard.catalog import PRESETS, Catalog, FileLock, Gguf, load_catalog
-from beeyard.machine import DockerState, Gpu, Machine, Nvcc
-from beeyard.solve import Solution, solve
+from beeyard.machine import DockerState, Gpu, Holder, Machine, Nvcc
+from beeyard.render import define
+from beeyard.solution import Own, Solution
+from beeyard.solve import host_kind, solve
+from beeyard.spec import resolve
+from tests import headers
 
-GEMMA = Gguf(
-    architecture="gemma4", layers=60, heads=32, embedding=5376, context=262144, window=1024,
-    words=262144, vocabulary="89fd7bb9f623774c",
-)  # fmt: skip
-DRAFTER = Gguf(
-    architecture="dflash", layers=5, heads=64, kv_heads=8, key_length=128, value_length=128, window=2048,
-    words=262144, vocabulary="89fd7bb9f623774c",
-)  # fmt: skip
+VOCABULARY = "89fd7bb9f623774c"
+GEMMA = headers.GEMMA.header.model_copy(update={"vocabulary": VOCABULARY})
+DRAFTER = headers.GEMMA_DRAFT.header.model_copy(update={"vocabulary": VOCABULARY})
 DOCKER = DockerState(version="28.5.2", compose="2.40.3", runtimes=("nvidia", "runc"), has_toolkit=True)
 GIB = 2**30
 
@@ -172,6 +171,79 @@ def test_an_older_minor_runs_code_that_was_compiled_for_the_card() -> None:
     images = {"beellama-v0.4.3-cuda12": f"ghcr.io/beeyard/engine@sha256:{'c' * 64}"}
     on = machine(card(), docker=DOCKER, driver="550.163.01", driver_cuda="12.4")
     assert plan(on, catalog(images=images), runtime="compose").fits
+
+
+RTX_3090 = card("NVIDIA GeForce RTX 3090", "8.6", memory_total_mib=24576)
+RTX_5090 = card("NVIDIA GeForce RTX 5090", "12.0", index=1, uuid="GPU-2", memory_total_mib=32607)
+
+
+def test_of_several_cards_the_one_with_the_most_memory_is_taken_and_said() -> None:
+    solution = plan(machine(RTX_3090, RTX_5090))
+    assert decided(solution, "card") == (
+        "GPU 1 (NVIDIA GeForce RTX 5090)",
+        "the most memory; of GPU 0 (NVIDIA GeForce RTX 3090, 24576 MiB), GPU 1 (NVIDIA GeForce RTX 5090, 32607 MiB)",
+    )
+    assert solution.spec is not None
+    assert (solution.spec.card, solution.spec.architectures) == ("GPU-2", ("120",))
+    assert "CUDA_VISIBLE_DEVICES=GPU-2" in define(solution.spec).definition
+
+
+def test_a_server_stays_on_the_card_where_it_runs() -> None:
+    busy = RTX_3090.model_copy(update={"holders": (Holder(pid=7, name="llama-server", used_mib=20000),)})
+    solution = solve({"llama_preset": "gemma-4-31b"}, catalog(), machine(busy, RTX_5090), Own(pids=(7,)))
+    assert decided(solution, "card")[1].startswith("our server runs there")
+    assert solution.spec is not None
+    assert solution.spec.card == RTX_3090.uuid
+
+
+@pytest.mark.parametrize("name", ["0", "GPU-1"])
+def test_a_card_can_be_named(name: str) -> None:
+    solution = plan(machine(RTX_3090, RTX_5090), card=name)
+    assert solution.spec is not None
+    assert solution.spec.card == "GPU-1"
+
+
+def test_a_card_that_is_not_there_is_named_with_those_that_are() -> None:
+    (reason,) = plan(machine(RTX_3090), card="1").reasons
+    assert reason.startswith("llama_card is '1', and the cards here are GPU 0 (NVIDIA GeForce RTX 3090, 24576 MiB).")
+
+
+def test_the_only_card_needs_no_name() -> None:
+    solution = plan(machine(card()))
+    assert solution.spec is not None
+    assert solution.spec.card is None
+    assert "CUDA_VISIBLE_DEVICES" not in define(solution.spec).definition
+
+
+# ----------------------------------------------------------------------------------------------- locked in memory
+
+
+POD = {"init": "other", "virtualisation": "docker", "memlock_kib": 8192}
+
+
+def test_where_the_limit_is_too_low_the_model_is_not_locked_and_that_is_said() -> None:
+    solution = plan(machine(card(), **POD))
+    value, why = decided(solution, "mlock")
+    assert value == "off"
+    assert why.startswith("this host lets a process lock 8192 KiB of memory, and the model wants ")
+    assert solution.spec is not None
+    assert solution.spec.settings.load_mode == "none"
+    again = resolve(
+        {"llama_preset": "gemma-4-31b", **solution.decided}, catalog(), host_kind(machine(card()), (card(),), None)
+    )
+    assert again.settings == solution.spec.settings
+
+
+def test_a_lock_that_is_required_is_refused_where_it_cannot_be() -> None:
+    (reason,) = plan(machine(card(), **POD), mlock="require").reasons
+    assert reason.endswith("or set llama_mlock to auto")
+
+
+@pytest.mark.parametrize("facts", [{**POD, "memlock_kib": None}, {"memlock_kib": 8192}])
+def test_no_limit_or_one_that_systemd_lifts_is_none(facts: dict[str, Any]) -> None:
+    solution = plan(machine(card(), **facts))
+    assert solution.spec is not None
+    assert solution.spec.settings.load_mode == "mlock"
 
 
 # ------------------------------------------------------------------------------------------------ compiling there

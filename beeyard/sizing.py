@@ -1,0 +1,169 @@
+"""Whether a server fits into a host's memory, with which context, and whether it can be locked there. Pure."""
+
+from typing import NamedTuple
+
+from beeyard import budget as budgets
+from beeyard.budget import (
+    Budget,
+    Weights,
+    budget,
+    kv_types_that_fit,
+    lacking_kernel,
+    largest_context,
+    render,
+    standard_context,
+)
+from beeyard.catalog import CatalogError
+from beeyard.machine import Gpu, Machine
+from beeyard.solution import AUTO, Found, Kept, Own
+from beeyard.spec import UNLOCKED, HostSettings, ServerSpec
+
+KIB, MIB = 2**10, 2**20
+CONTAINERS = ("docker", "podman", "lxc", "container-other")
+
+
+class _Memory(NamedTuple):
+    """What a server may take, in bytes; None for a card where it uses none."""
+
+    gpu: int | None
+    host: int
+
+
+def decide_memory(
+    settings: HostSettings,
+    spec: ServerSpec,
+    machine: Machine,
+    cards: tuple[Gpu, ...],
+    own: Own,
+    kept: Kept,
+    found: Found,
+) -> None:
+    """Whether it fits into memory, with which context, and whether it can be locked there."""
+    wanted = _wanted(spec)
+    if wanted is None:
+        unread = [file.name for file in spec.model_files if file.lock is None or file.lock.gguf is None]
+        found.notes.append(
+            f"what it takes of memory is not known: presets/lock.yaml has no header of {' and '.join(unread)} "
+            "(`beeyard lock` writes them)"
+        )
+        if settings.context == AUTO:
+            raise CatalogError("llama_context: auto needs the model's header. Fix: `beeyard lock`, or set a number")
+        return
+    free = _free(spec, machine, cards, own)
+    if settings.context == AUTO:
+        wanted = _with_context(wanted, spec, free, kept, found)
+    needed = budget(wanted)
+    found.memory = render(needed, free.gpu, free.host)
+    if not needed.fits(free.gpu, free.host):
+        found.reasons.append(_too_much(wanted, needed, free, cards, _has_all_kernels(spec)))
+    if spec.wants_gpu:
+        lacking = lacking_kernel(spec.settings.kv, spec.engine.dialect, has_all_kernels=_has_all_kernels(spec))
+        found.reasons += [lacking] if lacking else []
+    _mlock(settings, spec, machine, needed.lockable_bytes // KIB, found)
+
+
+def _wanted(spec: ServerSpec) -> budgets.Plan | None:
+    """The spec as the budget takes it; None while a header is not known."""
+    weights = [
+        Weights(file.lock.gguf, sum(piece.size for piece in file.pieces))
+        for file in spec.model_files
+        if file.lock is not None and file.lock.gguf is not None
+    ]
+    if len(weights) < len(spec.model_files):
+        return None
+    return budgets.Plan(
+        model=weights[0],
+        settings=spec.settings,
+        dialect=spec.engine.dialect,
+        decoding=spec.decoding,
+        draft=weights[1] if len(weights) > 1 else None,
+        accelerator="cuda" if spec.wants_gpu else "cpu",
+    )
+
+
+def _free(spec: ServerSpec, machine: Machine, cards: tuple[Gpu, ...], own: Own) -> _Memory:
+    """What is free, and what our own server holds, which ends before the new one starts."""
+    host = machine.memory_available_mib + own.resident_mib
+    if machine.memory_limit_mib is not None:
+        host = min(host, machine.memory_limit_mib)
+    gpu = None
+    if spec.wants_gpu and cards:
+        held = sum(holder.used_mib or 0 for holder in cards[0].holders if holder.pid in own.pids)
+        gpu = min(cards[0].memory_free_mib + (held or own.vram_mib), cards[0].memory_total_mib) * MIB
+    return _Memory(gpu, host * MIB)
+
+
+def _with_context(wanted: budgets.Plan, spec: ServerSpec, free: _Memory, kept: Kept, found: Found) -> budgets.Plan:
+    """The context that was decided before, while that fits; else the largest usual one."""
+    most = wanted.model.header.context
+    context, why = standard_context(wanted, free.gpu, free.host, most), "the largest usual size that fits"
+    before = kept.context if kept.of == what_is_served(spec) else None
+    if before and budget(_at(wanted, before)).fits(free.gpu, free.host):
+        context, why = before, "as it was decided here before, and it fits"
+    if context is None:
+        needed = budget(_at(wanted, budgets.CONTEXTS[0]))
+        raise CatalogError(_too_much(_at(wanted, budgets.CONTEXTS[0]), needed, free, (), has_all_kernels=True))
+    found.decide("context", f"{context} tokens", why, context=context)
+    return _at(wanted, context)
+
+
+def _at(wanted: budgets.Plan, context: int) -> budgets.Plan:
+    return wanted._replace(settings=wanted.settings.model_copy(update={"context": context}))
+
+
+def what_is_served(spec: ServerSpec) -> str:
+    """What a context is decided for: with another of these, it is decided anew."""
+    return f"{spec.preset} {spec.variant} {spec.engine_name} {spec.card or ''}".strip()
+
+
+def _too_much(
+    wanted: budgets.Plan, needed: Budget, free: _Memory, cards: tuple[Gpu, ...], has_all_kernels: bool
+) -> str:
+    """What it takes, what is free, and what would fit."""
+    ways = []
+    context = largest_context(wanted, free.gpu, free.host, wanted.settings.context)
+    if context:
+        ways.append(f"set llama_context to {context} or less")
+    finer = kv_types_that_fit(wanted, free.gpu, free.host, has_all_kernels=has_all_kernels)
+    if finer:
+        ways.append(f"set the KV cache to {finer[0].k}/{finer[0].v} (llama_settings: kv)")
+    if free.gpu is not None and needed.gpu_bytes > free.gpu:
+        what = f"it takes {_mib(needed.gpu_bytes)} MiB of GPU memory, and {_mib(free.gpu)} are free"
+        what += f" on GPU {cards[0].index} ({cards[0].name}){_held_by(cards[0])}" if cards else ""
+        ways.append("free some, or take a smaller model or another card")
+    else:
+        what = f"it takes {_mib(needed.host_bytes)} MiB of the host's memory, and {_mib(free.host)} are free"
+        ways.append("free some, or take a smaller model or another host")
+    return f"{what}. Fix: {', or '.join(ways)}"
+
+
+def _held_by(card: Gpu) -> str:
+    others = [f"{holder.name} ({holder.pid})" for holder in card.holders]
+    return f", which {', '.join(others)} uses too" if others else ""
+
+
+def _mib(size: int) -> int:
+    return size // MIB
+
+
+def _has_all_kernels(spec: ServerSpec) -> bool:
+    """Whether the engine is built with every kernel of flash attention, as our images and builds on hosts are."""
+    return spec.engine_is_in_image or spec.engine_is_compiled
+
+
+def _mlock(settings: HostSettings, spec: ServerSpec, machine: Machine, wanted_kib: int, found: Found) -> None:
+    """Whether the model is locked in memory: as the preset has it, unless the host's limit is too low for it."""
+    limit = _memlock_kib(spec, machine)
+    if spec.settings.load_mode not in UNLOCKED or settings.mlock == "off" or limit is None or wanted_kib <= limit:
+        return
+    what = f"this host lets a process lock {limit} KiB of memory, and the model wants {wanted_kib}"
+    fix = "raise the limit (ulimit -l; in a container, --ulimit memlock=-1)"
+    if settings.mlock == "require":
+        raise CatalogError(f"{what}. Fix: {fix}, or set llama_mlock to auto")
+    found.decide("mlock", "off", f"{what}; to have it locked, {fix}", mlock="off")
+
+
+def _memlock_kib(spec: ServerSpec, machine: Machine) -> int | None:
+    """The limit that the server will have, in KiB; None for none. A container cannot lift its own."""
+    is_lifted = spec.runtime != "supervisor" and machine.virtualisation not in CONTAINERS
+    return None if is_lifted else machine.memlock_kib

@@ -1,0 +1,5 @@
+"""Looks at hosts and changes nothing; `beeyard plan` runs it, and plans from what it writes."""
+
+from beeyard.deploys.surveyed import write_survey
+
+write_survey()
