@@ -40,11 +40,14 @@ def look() -> Survey:
     now = host.get_fact(ServerState, guard=f"{prefix}/bin/guard.py", prefix=prefix)
     # A guard of an older version names the server's process alone.
     pids = [int(pid) for pid in now.get("listener_pids") or [now.get("pid")] if pid]
+    machine = host.get_fact(MachineFacts, paths=[prefix, models_dir])
+    if machine is None:  # pyinfra has failed it and said why, and goes on while other hosts remain
+        raise CatalogError("what this host says of itself is not understood. Fix: report the line above as an issue")
     kept = host.get_fact(JsonFile, path=f"{prefix}/current/{DECIDED}")
     return Survey(
         name=host.name,
         data=our_data(host.data.dict()),
-        machine=host.get_fact(MachineFacts, paths=[prefix, models_dir]),
+        machine=machine,
         probe=probe,
         docker=host.get_fact(DockerEngine) if settings.runtime == "compose" else None,
         is_here=isinstance(host.connector, LocalConnector),
