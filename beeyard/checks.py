@@ -28,8 +28,8 @@ def gpu_faults(machine: Machine) -> list[str]:
     """Why no card of the host can be used, as far as nvidia-smi says it."""
     if not machine.has_nvidia_smi:
         return [
-            "there is no nvidia-smi here, and the engine wants an NVIDIA card. Fix: install the NVIDIA driver, or "
-            f"take a CPU preset, as smol{_rent(machine)}"
+            "there is no nvidia-smi here, and the engine wants an NVIDIA card. Fix: install the NVIDIA driver (on "
+            f"Debian and Ubuntu llama_nvidia_driver: install does), or take a CPU preset, as smol{_rent(machine)}"
         ]
     said = machine.gpu_fault
     if "version mismatch" in said:

@@ -2,11 +2,19 @@
 
 from typing import Literal
 
-from beeyard.catalog import Strict
+from pydantic import ValidationError
+
+from beeyard.catalog import CatalogError, Strict, sentence
+
+Provider = Literal["runpod", "vast", ""]
 
 
 class Holder(Strict):
-    """A process that has memory of a card; ``used_mib`` is None where the driver does not say (``[N/A]``)."""
+    """
+    A process that has memory of a card; ``used_mib`` is None where the driver does not say (``[N/A]``).
+
+    ``name`` is its program's file, without folder and arguments; empty where it runs outside of our container.
+    """
 
     pid: int
     name: str
@@ -32,7 +40,11 @@ class Gpu(Strict):
 
 
 class Nvcc(Strict):
-    """A CUDA compiler; ``architectures`` as CMake writes them: 86, 89, 120."""
+    """
+    A CUDA compiler; ``architectures`` as CMake writes them: 86, 89, 120.
+
+    ``version`` is CUDA's, as 12.8.
+    """
 
     path: str
     version: str
@@ -58,7 +70,8 @@ class Machine(Strict):
     One host. Empty text and None are what it has not, or does not say.
 
     ``gpu_fault`` is nvidia-smi's own sentence where it lists no card although it is there: no devices, a kernel
-    module of another version than the library, an NVML error.
+    module of another version than the library, an NVML error. It may come with cards, where only one of several
+    fell off the bus or does not say its memory.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -69,6 +82,7 @@ class Machine(Strict):
     driver_cuda: str = ""
     # The version of the loaded kernel module.
     kernel_module: str = ""
+    # /dev/nvidia0, /dev/nvidia-uvm …; in WSL /dev/dxg.
     devices: tuple[str, ...] = ()
     nvccs: tuple[Nvcc, ...] = ()
     # The host compiler's version, as 12.2.0.
@@ -76,7 +90,7 @@ class Machine(Strict):
     init: Literal["systemd", "other"] = "other"
     # docker, podman, lxc, kvm, wsl, none …, as systemd-detect-virt calls it.
     virtualisation: str = "none"
-    provider: Literal["runpod", "vast", ""] = ""
+    provider: Provider = ""
     # Where the provider keeps what survives a stop.
     volume: str = ""
     is_root: bool = False
@@ -100,5 +114,25 @@ class Machine(Strict):
     listening: tuple[int, ...] = ()
     # None where nothing on the host knows.
     time_synchronised: bool | None = None
-    # Of what was asked: whether its name is known and it takes connections.
+    # Of what was asked: whether its name is known and it takes connections. What nothing there can try is left out.
     reachable: dict[str, bool] = {}
+
+
+def dump(machine: Machine) -> str:
+    """As text. It holds no secret: of the environment nothing, of processes their program's name alone."""
+    return machine.model_dump_json(indent=1) + "\n"
+
+
+def load(text: str) -> Machine:
+    """
+    Read such a text.
+
+    :raises CatalogError: it is none, or one of another version.
+    """
+    try:
+        return Machine.model_validate_json(text)
+    except ValidationError as error:
+        wrong = sentence(error).partition(". Fix:")[0]
+        raise CatalogError(
+            f"these are no facts of a host that this version reads ({wrong}). Fix: write them anew with --save-facts"
+        ) from error

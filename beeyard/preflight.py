@@ -6,11 +6,14 @@ from beeyard.catalog import PROJECT, LocalFile
 from beeyard.checks import docker_faults
 from beeyard.contract import load_table, violations
 from beeyard.dialects import argv
+from beeyard.machine import Machine
 from beeyard.probes import DockerProbe, Probe
 from beeyard.spec import ServerSpec
 
 SPARE = 1.05  # of the missing bytes, so that a disk is never filled to the brim
 GIB = 2**30
+# As systemd-detect-virt calls them.
+CONTAINERS = {"docker", "podman", "lxc", "lxc-libvirt", "systemd-nspawn", "openvz", "rkt", "wsl", "proot", "pouch"}
 # What an image takes where Docker keeps its data: unpacked, and what it comes in or is compiled in.
 IMAGE_BYTES = {"pull": 4 * GIB, "carry": 3 * GIB, "build": 25 * GIB}
 # Releases whose own Docker comes without compose 2.
@@ -38,6 +41,39 @@ def obstacles(
         *_flags(spec),
         *_root(spec, probe, is_here),
     ]
+
+
+def machine_obstacles(spec: ServerSpec, probe: Probe, machine: Machine) -> list[str]:
+    """Why what the host's data asks of the machine itself cannot be had there."""
+    asked = {
+        "llama_gpu_at_boot": spec.gpu_at_boot,
+        "llama_hold_driver": spec.hold_driver,
+        "llama_sysctl": bool(spec.sysctl),
+        "llama_limits": bool(spec.limits.model_dump(exclude_none=True)),
+    }
+    keys = [key for key, is_asked in asked.items() if is_asked]
+    if keys and not probe["is_root"]:
+        return [
+            f"{', '.join(keys)} changes the machine, and this user is not root. "
+            "Fix: add _sudo: true to the host's data, or leave it out"
+        ]
+    found = []
+    is_contained = machine.virtualisation in CONTAINERS or bool(machine.provider)
+    for key in ("llama_gpu_at_boot", "llama_hold_driver"):
+        if asked[key] and is_contained:
+            found.append(
+                f"{key} is set, but this host is a container ({machine.provider or machine.virtualisation}), whose "
+                f"driver is that of the machine below it. Fix: leave {key} out here"
+            )
+    if spec.gpu_at_boot and not is_contained and not probe["has_systemd"]:
+        found.append(
+            "llama_gpu_at_boot is a systemd unit, and systemd does not run this host. Fix: leave it out here"
+        )
+    if asked["llama_limits"] and spec.runtime != "supervisor":
+        found.append(
+            f"llama_limits is for logins, which runtime {spec.runtime} has none of. Fix: set llama_memlock instead"
+        )
+    return found
 
 
 def docker_obstacles(spec: ServerSpec, docker: DockerProbe | None) -> list[str]:

@@ -46,3 +46,30 @@ class DockerProbe(TypedDict):
     root: str
     keeps_layers_apart: bool
     free_bytes: int
+
+
+class DriverProbe(TypedDict):
+    """
+    An NVIDIA driver, or what could give a host one.
+
+    ``container`` is its kind, empty for none; ``cards`` are the PCI device numbers of its NVIDIA cards, of four hex
+    digits; ``installed`` and ``offers`` are packages with their versions; ``images`` are the kernels' metapackages.
+    """
+
+    is_root: bool
+    has_apt: bool
+    works: bool
+    has_nvidia_smi: bool
+    container: str
+    distribution: str
+    release: str
+    architecture: str
+    kernel: str
+    cards: list[str]
+    components: list[str]
+    images: list[str]
+    installed: dict[str, str]
+    # Whether the host was booted since the driver was installed.
+    booted_since: bool
+    offers: dict[str, str]
+    recommended: str

@@ -47,6 +47,12 @@ def supervisord_conf(prefix: str, *, is_root: bool) -> str:
     return _render("supervisord.conf.j2", prefix=prefix.replace("%", "%%"), is_root=is_root)
 
 
+def gpu_unit(script: str) -> str:
+    """The unit that makes the cards ready at boot, by a script on the host."""
+    before = "docker.service beeyard-llama-server.service"
+    return _render("beeyard-gpu.service.j2", before=before, script=systemd_quoted([script]))
+
+
 def systemd_quoted(arguments: list[str]) -> str:
     """Quote arguments for ExecStart=, whose rules are not the shell's: % and $ double up."""
     return " ".join(_systemd_word(argument) for argument in arguments)

@@ -39,6 +39,7 @@ Runtime = Literal["systemd", "supervisor", "compose"]
 ImageSource = Literal["pull", "build", "carry"]
 DockerSource = Literal["present", "distribution", "docker.com"]
 ToolkitSource = Literal["present", "install"]
+DriverSource = Literal["present", "install"]
 GpuAccess = Literal["none", "reservation", "cdi"]
 # A name of ours that becomes part of a path.
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$")]
@@ -58,6 +59,17 @@ def _no_control_characters(value: object) -> object:
 
 
 HostPath = Annotated[PurePosixPath, BeforeValidator(_no_control_characters)]
+
+# A kernel setting as sysctl calls it: vm.swappiness.
+SysctlName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]+(\.[A-Za-z0-9_/-]+)+$")]
+SysctlValue = int | Annotated[str, StringConstraints(pattern=r"^[ -~]+$")]
+
+
+class Limits(Strict):
+    """What a program may take that runs as an ordinary user: locked memory in KiB, and open files."""
+
+    memlock: Literal["unlimited"] | Annotated[int, Field(gt=0)] | None = None
+    nofile: Annotated[int, Field(gt=0)] | None = None
 
 
 class HostSettings(Strict):
@@ -94,6 +106,12 @@ class HostSettings(Strict):
     model_source: str | None = None
     # Bytes a systemd unit may lock, or infinity.
     memlock: Literal["infinity"] | Annotated[int, Field(gt=0)] = "infinity"
+    # What of the machine itself is changed, and only if it is asked for: docs/inventories.md.
+    nvidia_driver: DriverSource = "present"
+    gpu_at_boot: bool = False
+    hold_driver: bool = False
+    sysctl: dict[SysctlName, SysctlValue] = {}
+    limits: Limits = Limits()
 
     @field_validator("bind")
     @classmethod
@@ -200,6 +218,10 @@ class ServerSpec(Strict):
     card: str | None
     docker: DockerSource
     nvidia_toolkit: ToolkitSource
+    gpu_at_boot: bool
+    hold_driver: bool
+    sysctl: dict[SysctlName, SysctlValue]
+    limits: Limits
     gpu_access: GpuAccess
     settings: Settings
     decoding: Decoding
@@ -365,6 +387,10 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
         card=kind.card if cards else None,
         docker=host.docker,
         nvidia_toolkit=host.nvidia_toolkit,
+        gpu_at_boot=host.gpu_at_boot and wants_gpu,
+        hold_driver=host.hold_driver and wants_gpu,
+        sysctl=host.sysctl,
+        limits=host.limits,
         gpu_access=_gpu_access(host, kind) if runtime == "compose" and wants_gpu else "none",
         settings=settings,
         decoding=variant.decoding,

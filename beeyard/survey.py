@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from beeyard.catalog import Catalog, CatalogError, Strict, sentence
 from beeyard.machine import Machine
-from beeyard.preflight import build_obstacles, docker_obstacles, obstacles
+from beeyard.preflight import build_obstacles, docker_obstacles, machine_obstacles, obstacles
 from beeyard.probes import DockerProbe, Probe
 from beeyard.sizing import what_is_served
 from beeyard.solution import Kept, Own, Solution
@@ -84,6 +84,7 @@ def planned(survey: Survey, solution: Solution, not_locked: list[str]) -> Soluti
             spec, survey.probe, survey.is_here, list(survey.own_pids), missing_bytes(survey, spec), not_locked
         ),
         *docker_obstacles(spec, survey.docker),
+        *machine_obstacles(spec, survey.probe, survey.machine),
         *build_obstacles(spec, survey.probe, survey.tools if spec.engine_is_compiled else None),
     ]
     return solution.model_copy(update={"reasons": tuple(dict.fromkeys(found))})

@@ -11,12 +11,13 @@ from beeyard.deploys.carried_images import with_carried_image
 from beeyard.deploys.keys import given_key
 from beeyard.deploys.locks import lock_missing
 from beeyard.deploys.sources import named_peer
-from beeyard.deploys.surveyed import look, look_closer
+from beeyard.deploys.surveyed import look, look_closer, may_look
 from beeyard.facts.connections import ConnectionProcess
+from beeyard.facts.driver import NvidiaDriver
 from beeyard.plan import report
-from beeyard.probes import DockerProbe, Probe
+from beeyard.probes import DockerProbe, DriverProbe, Probe
 from beeyard.solution import Solution
-from beeyard.spec import HostSettings, ServerSpec, host_settings
+from beeyard.spec import ANY_HOST, HostSettings, ServerSpec, host_settings, resolve
 from beeyard.survey import decided_text, planned, solved
 
 
@@ -71,6 +72,27 @@ def host_plan() -> Plan | None:
     for line in report(solution):
         logger.info(f"{host.print_prefix}{line}")
     return None if refused(list(solution.reasons)) else plan
+
+
+def missing_driver() -> DriverProbe | None:
+    """
+    What the current host says of an NVIDIA driver that is to be installed first; None where that is not asked for,
+    not needed, or done. What is wrong with its data is told with its plan.
+    """
+    try:
+        data = host.data.dict()
+        settings = host_settings(data)
+        if settings.nvidia_driver == "present":
+            return None
+        # Whatever its runtime will be: that may depend on the card.
+        if not resolve({**data, "llama_runtime": "supervisor"}, load_catalog(), ANY_HOST).wants_gpu:
+            return None
+        may_look()
+    except CatalogError:
+        return None
+    found = host.get_fact(NvidiaDriver)
+    from_elsewhere = found["has_nvidia_smi"] and not found["installed"]
+    return None if found["works"] or from_elsewhere else found
 
 
 def our_settings() -> HostSettings | None:

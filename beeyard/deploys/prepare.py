@@ -9,12 +9,13 @@ from beeyard.carried import supervisor
 from beeyard.catalog import PROJECT, WheelMember
 from beeyard.deploys.host_spec import Plan
 from beeyard.images import BUILD_SCRIPT, GPUS_TABLE
-from beeyard.operations import deploy_locks, file_set, libraries, packages, users
+from beeyard.operations import deploy_locks, drivers, file_set, kernel_settings, libraries, packages, users
 from beeyard.operations.file_set import Directory, File, Link
-from beeyard.render import supervisord_conf
+from beeyard.render import gpu_unit, supervisord_conf
 
 ONHOST = Path(onhost.__file__).parent
 BASE_PACKAGES = ("python3", "curl", "ca-certificates")
+GPU_UNIT = "beeyard-gpu.service"
 COMPILERS = ("build-essential", "cmake", "ninja-build", "git", "ccache")
 
 
@@ -37,6 +38,30 @@ def prepare(plan: Plan) -> None:
             directory=str(plan.spec.prefix / "lib" / carried.name),
             tarball=carried.tarball,
         )
+    if plan.probe["is_root"]:
+        _machine(plan)
+
+
+def _machine(plan: Plan) -> None:
+    """What of the machine itself the host's data asks for."""
+    spec = plan.spec
+    kernel_settings.present(name="Kernel settings", values={key: str(value) for key, value in spec.sysctl.items()})
+    limits = {key: str(value) for key, value in spec.limits.model_dump(exclude_none=True).items()}
+    kernel_settings.limited(
+        name="Limits",
+        # supervisord is started by who connects, and gives its limits to the server's user.
+        users=list(dict.fromkeys(("root", spec.user or "root"))),
+        limits=limits,
+        pids=[plan.deploy_pid] if plan.deploy_pid else [],
+        pid_file=str(spec.prefix / "run" / "supervisord.pid"),
+    )
+    if spec.gpu_at_boot:
+        script = f"{spec.prefix}/bin/gpu.sh"
+        drivers.ready_at_boot(
+            name="Cards ready at boot", unit=GPU_UNIT, definition=gpu_unit(script).encode(), script=script
+        )
+    if spec.hold_driver:
+        drivers.held(name="Hold the NVIDIA driver")
 
 
 def needs_pip(plan: Plan) -> bool:
@@ -65,6 +90,8 @@ def _items(plan: Plan) -> list[file_set.Item]:
         File(plan.fetch, (ONHOST / "fetch.sh").read_bytes()),
         File(plan.engine_tool, (ONHOST / "engine.sh").read_bytes()),
     ]
+    if spec.gpu_at_boot:
+        items.append(File(f"{prefix}/bin/gpu.sh", (ONHOST / "gpu.sh").read_bytes()))
     if spec.engine_is_compiled:
         carried = {path: (PROJECT / path).read_bytes() for path in (BUILD_SCRIPT, GPUS_TABLE)}
         items.append(Directory(f"{prefix}/lib/build"))

@@ -19,11 +19,11 @@ from beeyard.spec import ServerSpec, host_settings
 from beeyard.survey import DECIDED, SURVEY_FILE, Survey, our_data, solved
 
 
-def look() -> Survey:
+def may_look() -> None:
     """
-    What the current host says.
+    Ask for sudo once, before anything else does.
 
-    :raises CatalogError: its data is wrong, or its user may not look.
+    :raises CatalogError: the connected user has none.
     """
     if (
         host.data.get("_sudo")
@@ -34,17 +34,29 @@ def look() -> Survey:
             "sudo is missing, or asks for a password, for the connected user; a deploy needs root here. "
             "Fix: connect as root, allow that user sudo, or set _use_sudo_password"
         )
+
+
+def look() -> Survey:
+    """
+    What the current host says.
+
+    :raises CatalogError: its data is wrong, or its user may not look.
+    """
+    may_look()
     settings = host_settings(host.data.dict())
     prefix, models_dir = str(settings.prefix), str(settings.models_dir or settings.prefix / "models")
     probe = host.get_fact(HostProbe, prefix=prefix, models_dir=models_dir, port=settings.port, held_engine=HELD)
     now = host.get_fact(ServerState, guard=f"{prefix}/bin/guard.py", prefix=prefix)
     # A guard of an older version names the server's process alone.
     pids = [int(pid) for pid in now.get("listener_pids") or [now.get("pid")] if pid]
+    machine = host.get_fact(MachineFacts, paths=[prefix, models_dir])
+    if machine is None:  # pyinfra has failed it and said why, and goes on while other hosts remain
+        raise CatalogError("what this host says of itself is not understood. Fix: report the line above as an issue")
     kept = host.get_fact(JsonFile, path=f"{prefix}/current/{DECIDED}")
     return Survey(
         name=host.name,
         data=our_data(host.data.dict()),
-        machine=host.get_fact(MachineFacts, paths=[prefix, models_dir]),
+        machine=machine,
         probe=probe,
         docker=host.get_fact(DockerEngine) if settings.runtime == "compose" else None,
         is_here=isinstance(host.connector, LocalConnector),

@@ -1,33 +1,24 @@
 """Facts about a host's Docker Engine and its images."""
 
 import json
+from pathlib import Path
 from typing import Any, TypedDict
 
 from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
 
+from beeyard import machine_lines
+from beeyard.machine import DockerState
 from beeyard.probes import DockerProbe
 
+ENGINE = Path(__file__).with_suffix(".sh").read_text()
 # One script, so that the host is asked once. A missing thing is an empty value, never an error.
-PROBE = r"""
-command=$(command -v docker)
-echo "command=$command"
-[ -z "$command" ] || echo "path=$(readlink -f "$command")"
+PROBE = rf"""
+{ENGINE}
 echo "candidate=$(apt-cache policy docker.io 2>/dev/null | sed -n 's/^ *Candidate: *//p')"
 echo "codename=$(. /etc/os-release && echo "$VERSION_CODENAME")"
 echo "distribution=$(. /etc/os-release && echo "$ID")"
-echo "toolkit=$(command -v nvidia-ctk)"
-[ -n "$command" ] || exit 0
-echo "compose=$(docker compose version --short 2>/dev/null)"
-echo "buildx=$(docker buildx version 2>/dev/null | cut -d' ' -f2)"
-if info=$(docker info --format '{{json .}}' 2>/dev/null); then echo "info=$info"
-else echo "silent=$(docker info 2>&1 | tail -n 1)"; fi
-for folder in /etc/cdi /var/run/cdi; do
-    for file in "$folder"/*; do
-        grep -qs 'nvidia.com/gpu' "$file" && echo "cdi=$file"
-    done
-done
-root=$(docker info --format '{{.DockerRootDir}}' 2>/dev/null)
-[ -z "$root" ] || echo "free_kib=$(df -Pk "$root" | awk 'NR == 2 { print $4 }')"
+docker_engine 20
+exit 0
 """
 
 
@@ -42,28 +33,25 @@ class DockerEngine(FactBase[DockerProbe]):
         """Read the lines that PROBE prints."""
         found = dict(line.split("=", 1) for line in output if "=" in line)
         try:
-            info: dict[str, Any] = json.loads(found.get("info") or "{}")
-            # docker info exits with 0 and lists its errors where a client finds no daemon.
-            errors = info.get("ServerErrors") or []
-            driver_status = json.dumps(info.get("DriverStatus") or [])
+            engine = machine_lines.docker(found) or DockerState(version="")
+            driver_status = json.dumps(machine_lines.docker_info(found).get("DriverStatus") or [])
             return DockerProbe(
                 command=found["command"],
-                is_snap="/snap/" in found.get("path", ""),
+                is_snap=engine.is_snap,
                 candidate=found["candidate"].replace("(none)", ""),
                 distribution=found["distribution"],
                 codename=found["codename"],
                 has_toolkit=bool(found["toolkit"]),
-                compose=found.get("compose", ""),
+                compose=engine.compose,
                 buildx=found.get("buildx", ""),
-                version="" if errors else info.get("ServerVersion", ""),
-                silent=errors[0] if errors else found.get("silent", ""),
-                runtimes=sorted(info.get("Runtimes") or {}),
-                # An engine before 28 looks into no folder unless its configuration has features.cdi.
-                has_cdi="cdi" in found and bool(info.get("CDISpecDirs")),
-                root=info.get("DockerRootDir", ""),
+                version=engine.version,
+                silent=engine.silent,
+                runtimes=list(engine.runtimes),
+                has_cdi=engine.has_cdi,
+                root=engine.root,
                 # The classic store takes a tarball without the layers that it has; containerd's wants all of them.
                 keeps_layers_apart="io.containerd.snapshotter" not in driver_status,
-                free_bytes=int(found.get("free_kib") or 0) * 1024,
+                free_bytes=engine.free_bytes,
             )
         except (KeyError, ValueError) as error:
             raise FactProcessError(f"unexpected Docker probe: {output!r}") from error

@@ -143,3 +143,22 @@ class SudoWorks(FactBase[bool]):
     def process(self, output: list[str]) -> bool:
         """It says yes or no."""
         return output == ["yes"]
+
+
+class KernelSettings(FactBase[dict[str, list[str]]]):
+    """Returns the words of those of the given kernel settings that the host has, by their names."""
+
+    default = dict
+
+    def command(self, names: list[str]) -> StringCommand:
+        """Read them as sysctl does, which a small host may not have."""
+        script = (
+            'for name do file=/proc/sys/$(echo "$name" | tr "./" "/."); '
+            '[ ! -r "$file" ] || echo "$name=$(cat "$file" 2>/dev/null)"; done'
+        )
+        return StringCommand("sh -c", QuoteString(script), "look", *(QuoteString(name) for name in names))
+
+    def process(self, output: list[str]) -> dict[str, list[str]]:
+        """Their values' words are parted by tabs or blanks."""
+        pairs = (line.partition("=") for line in output)
+        return {name: value.split() for name, _, value in pairs}

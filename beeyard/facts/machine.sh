@@ -1,129 +1,252 @@
-# What a host is, a line a fact: KEY=VALUE. What it has not, it does not say. Changes nothing, needs no root, and hangs
-# nowhere. Arguments: how many paths, the paths whose free space is wanted, then HOST:PORT of what must be reached.
+# shellcheck shell=sh disable=SC2329 # functions are called by name, by ask
+# What a host is: lines KEY=VALUE, a key as often as it has values, for machine_lines.py. A missing thing is an empty
+# value or no line, never an error. Needs no root, changes nothing, and ends though a thing that is asked may hang.
+#
+# Arguments: ROOT SECONDS COUNT PATH… [ADDRESS URL NAME PORT]…
+#   ROOT     before /proc, /sys, /dev, /etc and places of CUDA; empty but in tests
+#   SECONDS  that nvidia-smi or Docker may take for one answer
+#   COUNT    of the paths whose free space is wanted; what comes after them shall be reached
+
+root=$1 patience=$2 paths=$3
+shift 3
+# df and the like speak English; WSL keeps nvidia-smi aside. The other two would be what nproc answers.
+export LC_ALL=C PATH="$PATH:/usr/lib/wsl/lib"
+unset OMP_NUM_THREADS OMP_THREAD_LIMIT
+
+# --- asking many things at once
+
+answers=$(mktemp -d) || exit 1
+trap 'rm -rf "$answers"' EXIT
+asked=''
+
+ask() { # NAME FUNCTION ARGUMENT…: into a file, so that one that hangs for good holds up nobody who reads our output
+    answer=$answers/$1
+    asked="$asked $1"
+    shift
+    (
+        "$@"
+        : >"$answer.done"
+    ) >"$answer" 2>/dev/null </dev/null &
+}
+
+tell() { # SECONDS to wait at most: all that was said, and who did not finish
+    left=$(($1 * 20))
+    for name in $asked; do
+        until [ -e "$answers/$name.done" ] || [ "$left" -le 0 ]; do
+            sleep 0.05
+            left=$((left - 1))
+        done
+        [ -e "$answers/$name.done" ] || echo "unfinished=$name"
+        cat "$answers/$name"
+    done
+}
 
 within() { # SECONDS COMMAND…
-    if command -v timeout >/dev/null; then timeout "$@"; else shift && "$@"; fi
-}
-
-nearest() {
-    place=$1
-    until [ -e "$place" ]; do place=$(dirname "$place"); done
-    echo "$place"
-}
-
-# --- cards
-
-gpu_fields=index,uuid,name,memory.total,memory.free,driver_version,ecc.mode.current,mig.mode.current,power.limit,temperature.gpu
-
-ask_gpus() { # FIELDS
-    within 20 nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>&1
-}
-
-if command -v nvidia-smi >/dev/null; then
-    echo nvidia_smi=yes
-    # A driver of before 2021 does not know its cards' compute capability.
-    if said=$(ask_gpus "$gpu_fields,compute_cap") || said=$(ask_gpus "$gpu_fields"); then
-        printf '%s\n' "$said" | sed 's/^/gpu=/'
-        within 20 nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv,noheader,nounits \
-            2>/dev/null | sed 's/^/holder=/'
-        within 20 nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9.]*\).*/driver_cuda=\1/p' | head -n 1
-    else
-        echo "gpu_fault=$(printf '%s' "${said:-nvidia-smi does not answer}" | tr '\n' ' ')"
+    if command -v timeout >/dev/null; then timeout -k 1 "$@"; else
+        shift
+        "$@"
     fi
-fi
-cat /sys/module/nvidia/version 2>/dev/null | sed 's/^/kernel_module=/'
-for device in /dev/nvidia*; do [ -e "$device" ] && echo "device=$device"; done
-seen=''
-for nvcc in /usr/local/cuda/bin/nvcc $(command -v nvcc) /usr/local/cuda-*/bin/nvcc; do
-    [ -x "$nvcc" ] || continue
-    real=$(readlink -f "$nvcc")
-    case $seen in *" $real "*) continue ;; esac
-    seen="$seen $real "
-    version=$("$nvcc" --version 2>/dev/null | sed -n 's/.*release [0-9.]*, V\([0-9.]*\).*/\1/p')
-    architectures=$("$nvcc" --list-gpu-arch 2>/dev/null | sed -n 's/^compute_\([0-9]*\).*/\1/p' | tr '\n' ' ')
-    echo "nvcc=$nvcc|$version|$architectures"
-done
-command -v c++ >/dev/null && echo "cxx=$(c++ -dumpfullversion -dumpversion 2>/dev/null)"
+}
 
-# --- what it runs in
+# --- cards and compilers
 
-[ -d /run/systemd/system ] && echo init=systemd
-if command -v systemd-detect-virt >/dev/null; then echo "virtualisation=$(systemd-detect-virt 2>/dev/null)"
-elif [ -e /.dockerenv ]; then echo virtualisation=docker
-elif [ -e /run/.containerenv ]; then echo virtualisation=podman
-fi
-# Over SSH a pod's variables are not there, but its first process has them. Only their names are looked at.
-names=$(env | cut -d= -f1
-    cat /proc/1/environ 2>/dev/null | tr '\0' '\n' | cut -d= -f1)
-case "$names" in
-*RUNPOD_POD_ID*) echo provider=runpod ;;
-*VAST_CONTAINERLABEL* | *VAST_TCP_PORT_22*) echo provider=vast ;;
-esac
-[ -d /workspace ] && echo volume=/workspace
-echo "uid=$(id -u)"
-echo "ipc_lock=$(sed -n 's/^CapEff:\t*//p' /proc/self/status)"
-
-# --- memory, processor, disk
-
-sed -n 's/^MemTotal: *\([0-9]*\) kB/memory_kib=\1/p; s/^MemAvailable: *\([0-9]*\) kB/available_kib=\1/p' /proc/meminfo
-# shellcheck disable=SC3045 # dash and busybox have it
-echo "memlock=$(ulimit -H -l)"
-# The least of its control group's limits, all the way up.
-while IFS=: read -r _ controllers group; do
-    case ",$controllers," in
-    ,,) root=/sys/fs/cgroup file=memory.max ;;
-    *,memory,*) root=/sys/fs/cgroup/memory file=memory.limit_in_bytes ;;
-    *) continue ;;
-    esac
-    [ -d "$root$group" ] || group=''
+cards() { # again without a field that an old driver does not know
+    fields=index,uuid,name,compute_cap,memory.total,memory.free,driver_version,ecc.mode.current,mig.mode.current
+    fields=$fields,power.limit,temperature.gpu
     while :; do
-        [ -r "$root$group/$file" ] && echo "limit=$(cat "$root$group/$file")"
-        [ -n "${group#/}" ] || break
+        status=0
+        said=$(within "$patience" nvidia-smi --query-gpu="$fields" --format=csv,noheader,nounits 2>&1) || status=$?
+        unknown=$(printf '%s\n' "$said" | sed -n 's/^Field "\(.*\)" is not a valid field to query.*/\1/p' | head -n 1)
+        fewer=$(echo ",$fields," | sed "s/,$unknown,/,/; s/^,//; s/,\$//")
+        [ -n "$unknown" ] && [ "$fewer" != "$fields" ] || break
+        fields=$fewer
+    done
+    echo "gpu_status=$status"
+    echo "gpu_fields=$fields"
+    printf '%s\n' "$said" | sed 's/^/gpu=/'
+}
+
+holders() {
+    within "$patience" nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory \
+        --format=csv,noheader,nounits | sed 's/^/holder=/'
+}
+
+header() {
+    within "$patience" nvidia-smi | sed -n '/CUDA.*Version/{ s/^/header=/p; q; }'
+}
+
+compilers() { # the one that CMake is told to use comes first
+    seen=' '
+    local=$root/usr/local
+    for nvcc in "$local"/cuda/bin/nvcc "$(command -v nvcc)" "$local"/cuda-*/bin/nvcc "$root"/opt/cuda/bin/nvcc; do
+        [ -x "$nvcc" ] || continue
+        file=$(readlink -f "$nvcc")
+        case $seen in *" $file "*) continue ;; esac
+        seen="$seen$file "
+        version=$(within 5 "$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+        echo "nvcc=$version|$(within 5 "$nvcc" --list-gpu-arch | grep '^compute_' | tr '\n' ' ')|$nvcc"
+    done
+    # gcc says 12 to the second alone, clang does not know the first.
+    echo "cxx=$(within 5 c++ -dumpfullversion -dumpversion || within 5 c++ -dumpversion)"
+}
+
+devices() {
+    for device in "$root"/dev/nvidia* "$root"/dev/dxg; do
+        [ -e "$device" ] && [ ! -d "$device" ] && echo "device=${device#"$root"}"
+    done
+}
+
+kernel_module() {
+    if [ -r "$root/sys/module/nvidia/version" ]; then echo "kernel_module=$(cat "$root/sys/module/nvidia/version")"
+    else sed -n 's/^NVRM version:/kernel_module=/p' "$root/proc/driver/nvidia/version"; fi
+}
+
+# --- what it is, and who lends it
+
+variables() { # of a pod, as NAME=VALUE; in an SSH session only the first process has them
+    {
+        cat "$root/proc/self/environ" "$root/proc/1/environ" | tr '\0' '\n'
+        cat "$root/etc/rp_environment" "$root/etc/environment"
+    } | sed -n "s/^export //; s/^\([A-Za-z_0-9]*\)=[\"']\{0,1\}\([^\"']*\).*/\1=\2/p"
+}
+
+variable() { # NAME: its first value
+    variables | sed -n "s/^$1=//p" | head -n 1
+}
+
+provider() { # and what of it survives a stop
+    if [ -n "$(variable RUNPOD_POD_ID)" ]; then
+        echo provider=runpod
+        for folder in /workspace /runpod-volume; do
+            awk -v at="$folder" '$5 == at { print "volume=" at; exit }' "$root/proc/self/mountinfo"
+        done
+    elif variables | grep -q -e '^VAST_CONTAINERLABEL=' -e '^VAST_TCP_PORT_[0-9]*='; then
+        # All of its disk does; this is where images of Vast.ai expect what is large.
+        echo provider=vast
+        folder=$(variable WORKSPACE)
+        [ -d "$root${folder:=/workspace}" ] && echo "volume=$folder"
+    fi
+}
+
+virtualisation() { # in the words of systemd-detect-virt, also where there is none
+    found=$(within 5 systemd-detect-virt)
+    [ -n "$found" ] || found=$(variable container)
+    if [ -n "$found" ]; then :
+    elif [ -e "$root/.dockerenv" ]; then found=docker
+    elif [ -e "$root/run/.containerenv" ]; then found=podman
+    elif grep -qi microsoft "$root/proc/sys/kernel/osrelease"; then found=wsl
+    elif grep -q /docker "$root/proc/1/cgroup"; then found=docker
+    elif grep -q /kubepods "$root/proc/1/cgroup"; then found=container-other
+    elif grep -q '^flags.* hypervisor' "$root/proc/cpuinfo"; then found=vm-other
+    fi
+    echo "virtualisation=$found"
+}
+
+distribution() {
+    for file in "$root/etc/os-release" "$root/usr/lib/os-release"; do
+        sed -n "s/^ID=[\"']\{0,1\}\([^\"']*\).*/distribution=\1/p; s/^VERSION_ID=[\"']\{0,1\}\([^\"']*\).*/release=\1/p" \
+            "$file" && return
+    done
+}
+
+# --- what it lets a process have
+
+limits() { # KEY FOLDER GROUP FILE…: the files' values, of a control group and of all above it
+    key=$1 folder=$2 group=$3
+    shift 3
+    while :; do
+        values=''
+        for file; do
+            read -r value <"$folder$group/$file" && values="$values $value"
+        done
+        [ -z "$values" ] || echo "$key=$values"
+        [ -n "$group" ] || break
         group=${group%/*}
     done
-done </proc/self/cgroup
-echo "cpu_flags=$(sed -n 's/^flags[^:]*: *//p' /proc/cpuinfo | head -n 1)"
-echo "cores=$(nproc 2>/dev/null)"
-count=$1
-shift
-while [ "$count" -gt 0 ]; do
-    echo "free=$(df -Pk "$(nearest "$1")" | awk 'NR == 2 { print $4 }') $1"
+}
+
+control_groups() { # version 2 has one line, with no controllers
+    groups=$root/sys/fs/cgroup
+    while IFS=: read -r _ controllers path; do
+        case ,$controllers, in
+        ,,)
+            limits memory_limit "$groups" "$path" memory.max
+            limits quota "$groups" "$path" cpu.max
+            ;;
+        *,memory,*) limits memory_limit "$groups/memory" "$path" memory.limit_in_bytes ;;
+        *,cpu,*) limits quota "$groups/cpu" "$path" cpu.cfs_quota_us cpu.cfs_period_us ;;
+        esac
+    done <"$root/proc/self/cgroup"
+}
+
+free_space() { # PATH: where it lies, or will lie
+    place=$1
+    until [ -e "$place" ]; do place=$(dirname "$place"); done
+    kib=$(within 5 df -Pk "$place" | awk 'NR == 2 { print $4 }')
+    printf 'free=%s %s\n' "${kib:--}" "$1"
+}
+
+synchronised() {
+    said=$(within 5 timedatectl show --property=NTPSynchronized --value)
+    [ -n "$said" ] || said=$(within 5 chronyc -n tracking | sed -n 's/^Leap status *: *//p')
+    echo "synchronised=$said"
+}
+
+reach() { # ADDRESS URL NAME PORT
+    status=0
+    if command -v curl >/dev/null; then
+        said=$(within 5 curl --silent --head --output /dev/null --connect-timeout 4 --max-time 4 \
+            --write-out '%{time_connect} %{http_connect}' "$2") || status=$?
+    elif command -v python3 >/dev/null; then
+        said='- -'
+        connect='import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 4)'
+        within 5 python3 -c "$connect" "$3" "$4" || status=$?
+    else return; fi
+    printf 'reach=%s %s %s\n' "$status" "${said:-- -}" "$1"
+}
+
+# --- all of it
+
+smi=$(command -v nvidia-smi)
+echo "nvidia_smi=$smi"
+if [ -n "$smi" ]; then
+    ask cards cards
+    ask holders holders
+    ask header header
+fi
+ask docker docker_engine "$patience"
+ask compilers compilers
+ask synchronised synchronised
+number=0
+while [ "$number" -lt "$paths" ]; do
+    number=$((number + 1))
+    ask "free.$number" free_space "$1"
     shift
-    count=$((count - 1))
+done
+while [ $# -ge 4 ]; do
+    number=$((number + 1))
+    ask "reach.$number" reach "$@"
+    shift 4
 done
 
-# --- software and network
-
-echo "kernel=$(uname -r)"
-echo "glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2)"
-[ -r /etc/os-release ] && (
-    # shellcheck source=/dev/null
-    . /etc/os-release
-    echo "distribution=${ID:-}"
-    echo "release=${VERSION_ID:-}"
-)
-cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk '$4 == "0A" { print "listening=" substr($2, length($2) - 3) }' | sort -u
-if command -v timedatectl >/dev/null; then
-    echo "synchronised=$(within 5 timedatectl show --property=NTPSynchronized --value 2>/dev/null)"
-fi
-if [ $# -gt 0 ]; then
-    for address; do
-        (
-            if command -v curl >/dev/null; then
-                code=0
-                curl --silent --output /dev/null --connect-timeout 4 --max-time 5 "http://$address/" || code=$?
-                # Whoever answers with something that is no HTTP has been reached.
-                case $code in 5 | 6 | 7 | 28) echo "reachable=no $address" ;; *) echo "reachable=yes $address" ;; esac
-            fi
-        ) &
-    done
-    wait
-fi
-if command -v docker >/dev/null; then
-    echo "docker=$(readlink -f "$(command -v docker)")"
-    if info=$(within 10 docker info --format '{{json .}}' 2>/dev/null); then echo "docker_info=$info"; fi
-    echo "compose=$(within 10 docker compose version --short 2>/dev/null)"
-    command -v nvidia-ctk >/dev/null && echo toolkit=yes
-    grep -qs 'nvidia.com/gpu' /etc/cdi/* /var/run/cdi/* && echo cdi=yes
-fi
+{
+    devices
+    kernel_module
+    provider
+    virtualisation
+    distribution
+    control_groups
+    [ -d "$root/run/systemd/system" ] && echo init=systemd
+    echo "uid=$(id -u)"
+    echo "kernel=$(uname -r)"
+    echo "glibc=$(getconf GNU_LIBC_VERSION)"
+    echo "cores=$(nproc)"
+    # shellcheck disable=SC3045 # not in POSIX, but in dash and busybox
+    echo "memlock=$(ulimit -H -l)"
+    sed -n 's/^CapEff:[^0-9a-f]*/capabilities=/p' "$root/proc/self/status"
+    sed -n 's/^MemTotal: */memory=/p; s/^MemAvailable: */available=/p' "$root/proc/meminfo"
+    sed -n '/^\(flags\|Features\)[^:]*:/{ s/^[^:]*: */cpu_flags=/p; q; }' "$root/proc/cpuinfo"
+    cat "$root/proc/net/tcp" "$root/proc/net/tcp6" | awk '$4 == "0A" { print "listening=" $2 }'
+} 2>/dev/null
+tell $((2 * patience + 2))
 exit 0

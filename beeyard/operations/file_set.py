@@ -49,7 +49,7 @@ def present(items: Sequence[Item]) -> Generator[StringCommand, None, None]:
     no process list shows it.
     """
     states = host.get_fact(FileStates, paths=[item.path for item in items])
-    wrong = [item for item in items if not _as_wanted(item, states.get(item.path))]
+    wrong = [item for item in items if not as_wanted(item, states.get(item.path))]
     if not wrong:
         host.noop(f"{len(items)} files and directories are as wanted")
     for item in wrong:
@@ -58,7 +58,8 @@ def present(items: Sequence[Item]) -> Generator[StringCommand, None, None]:
         yield from put(item)
 
 
-def _as_wanted(item: Item, state: FileState | None) -> bool:
+def as_wanted(item: Item, state: FileState | None) -> bool:
+    """Whether an item is there as it shall be."""
     if state is None:
         return False
     if isinstance(item, Link):

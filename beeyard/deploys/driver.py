@@ -1,0 +1,24 @@
+"""The NVIDIA driver of a host that has none: it comes alone, since nothing of a card is known before the next boot."""
+
+from pyinfra.api import deploy
+
+from beeyard.deploys.host_spec import missing_driver, refused
+from beeyard.drivers import driver_obstacles
+from beeyard.operations import drivers
+
+
+def comes_first() -> bool:
+    """Whether this run brings the current host its driver, or tells why it cannot, and its server is left for later."""
+    probe = missing_driver()
+    if probe is None:
+        return False
+    if not refused(driver_obstacles(probe)):
+        bring()
+    return True
+
+
+@deploy("Bring the NVIDIA driver")
+def bring() -> None:
+    """From the distribution, and without a reboot."""
+    drivers.installed(name="NVIDIA driver")
+    drivers.awaits_reboot(name="What is left to do")

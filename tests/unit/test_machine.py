@@ -1,0 +1,235 @@
+"""A host from the lines that it says, and as a text."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from beeyard.catalog import CatalogError
+from beeyard.machine import DockerState, Gpu, Holder, Machine, dump, load
+from beeyard.machine_lines import docker, machine, target
+
+LEAST = {
+    "uid": "1000",
+    "memory": "65536000 kB",
+    "available": "61440000 kB",
+    "memlock": "unlimited",
+    "capabilities": "0000000000000000",
+    "cores": "16",
+}
+INFO = {"ServerVersion": "28.5.2", "Runtimes": {"runc": {}, "nvidia": {}}, "DockerRootDir": "/var/lib/docker"}
+ENGINE = {
+    "command": "/usr/bin/docker", "toolkit": "/usr/bin/nvidia-ctk", "path": "/usr/bin/docker", "compose": "2.40.3",
+    "info": json.dumps(INFO), "free_kib": "1024",
+}  # fmt: skip
+
+
+def read(*more: str, **changes: str) -> Machine:
+    return machine([*more, *(f"{key}={value}" for key, value in {**LEAST, **changes}.items())])
+
+
+def test_a_host_that_has_nothing() -> None:
+    assert read() == Machine(
+        memory_mib=64000, memory_available_mib=60000, memlock_kib=None, cores=16, virtualisation="none"
+    )
+
+
+@pytest.mark.parametrize("key", LEAST)
+def test_what_every_host_says_must_be_there(key: str) -> None:
+    with pytest.raises(ValueError, match=f"no line {key}="):
+        machine(f"{name}={value}" for name, value in LEAST.items() if name != key)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["memory_limit=lots", "quota=max", "free=x /opt", "listening=0100007F:", "nvcc=13.0", "reach=7 /", "uid=root"],
+)
+def test_a_line_that_is_not_understood_is_named(line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        read(line)
+
+
+@pytest.mark.parametrize(
+    ("limits", "mib"),
+    [
+        ([], None),
+        (["max"], None),
+        (["9223372036854771712"], None),
+        (["max", "8589934592", "17179869184"], 8192),
+        (["9223372036854771712", "2147483648"], 2048),
+    ],
+)
+def test_the_smallest_memory_limit_up_the_tree_counts(limits: list[str], mib: int | None) -> None:
+    assert read(*(f"memory_limit= {limit}" for limit in limits)).memory_limit_mib == mib
+
+
+@pytest.mark.parametrize(
+    ("quotas", "cores"),
+    [
+        ([], 16),
+        (["max 100000"], 16),
+        (["-1 100000"], 16),
+        (["650000 100000"], 6),
+        (["max 100000", "400000 100000", "800000 100000"], 4),
+        (["50000 100000"], 1),
+        (["6400000 100000"], 16),
+    ],
+)
+def test_cores_are_what_the_quota_lets_run(quotas: list[str], cores: int) -> None:
+    assert read(*(f"quota={quota}" for quota in quotas)).cores == cores
+
+
+def test_what_a_process_may_have() -> None:
+    found = read(memlock="8192", capabilities="00000000a80465fb", uid="0")
+    assert (found.memlock_kib, found.has_ipc_lock, found.is_root) == (8192, True, True)
+    assert not read(capabilities="00000000a80425fb").has_ipc_lock  # Docker's usual set
+
+
+def test_ports_are_read_from_both_tables_once() -> None:
+    lines = ["0100007F:22CE", "00000000:0016", "00000000000000000000000000000000:0016"]
+    assert read(*(f"listening={line}" for line in lines)).listening == (22, 8910)
+
+
+def test_free_space_of_a_path_with_blanks_and_of_one_that_cannot_be_asked() -> None:
+    found = read("free=1048576 /mnt/my models", "free=- /mnt/gone")
+    assert found.free_bytes == {"/mnt/my models": 2**30}
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        ("yes", True),
+        ("no", False),
+        ("Normal", True),
+        ("Insert second", True),
+        ("Not synchronised", False),
+        ("", None),
+        ("506 Cannot talk to daemon", None),
+    ],
+)
+def test_whether_the_clock_is_right(said: str, known: bool | None) -> None:
+    assert read(synchronised=said).time_synchronised is known
+
+
+@pytest.mark.parametrize(
+    ("said", "reached"),
+    [
+        ("0 0.012345 000", True),
+        ("22 0.012345 000", True),
+        ("52 0.012345 000", True),  # it speaks no HTTP
+        ("60 0.012345 000", True),  # a certificate that is not known
+        ("28 0.012345 000", True),  # it took the connection, and is slow
+        ("6 0.000000 000", False),
+        ("7 0.000000 000", False),
+        ("28 0.000000 000", False),
+        ("5 0.000000 000", False),
+        ("56 0.012345 403", False),  # a proxy refuses
+        ("0 0.012345 200", True),
+        ("60 0.012345 200", True),
+        ("124 - -", False),
+        ("0 - -", True),  # python3
+        ("1 - -", False),
+    ],
+)
+def test_who_takes_the_connection_is_reached(said: str, reached: bool) -> None:
+    assert read(f"reach={said} huggingface.co:443").reachable == {"huggingface.co:443": reached}
+
+
+@pytest.mark.parametrize(
+    ("address", "wanted"),
+    [
+        ("huggingface.co", ("huggingface.co", "https://huggingface.co:443/", "huggingface.co", "443")),
+        ("github.com:443", ("github.com:443", "https://github.com:443/", "github.com", "443")),
+        ("10.0.0.7:5000", ("10.0.0.7:5000", "http://10.0.0.7:5000/", "10.0.0.7", "5000")),
+        ("[::1]:8910", ("[::1]:8910", "http://[::1]:8910/", "::1", "8910")),
+        ("http://mirror/x", ("http://mirror/x", "http://mirror:80/", "mirror", "80")),
+        ("https://hub.lan:8443/v2/", ("https://hub.lan:8443/v2/", "https://hub.lan:8443/", "hub.lan", "8443")),
+        ("https://me:secret@hub.lan/x", ("https://hub.lan/x", "https://hub.lan:443/", "hub.lan", "443")),
+        ("me:secret@hub.lan", ("hub.lan", "https://hub.lan:443/", "hub.lan", "443")),
+    ],
+)
+def test_what_is_tried_of_an_address(address: str, wanted: tuple[str, str, str, str]) -> None:
+    assert target(address) == wanted
+
+
+def test_a_docker_engine() -> None:
+    assert docker(ENGINE) == DockerState(
+        version="28.5.2", compose="2.40.3", runtimes=("nvidia", "runc"), has_toolkit=True, root="/var/lib/docker",
+        free_bytes=2**20,
+    )  # fmt: skip
+    assert docker({"command": "", "toolkit": ""}) is None
+    assert read().docker is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "silent"),
+    [
+        ({"info": "", "silent": "permission denied"}, "permission denied"),
+        ({"info": '{"ServerErrors": ["Cannot connect"]}'}, "Cannot connect"),
+        ({"info": ""}, "docker info did not answer"),
+        ({"info": '{"ServerVersion": ""}', "silent": "no"}, "no"),
+    ],
+)
+def test_a_docker_engine_that_does_not_answer_has_no_version(changes: Mapping[str, str], silent: str) -> None:
+    found = docker({**ENGINE, **changes})
+    assert found is not None
+    assert (found.version, found.silent) == ("", silent)
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        {"command": "/snap/bin/docker", "path": "/usr/bin/snap"},
+        {"command": "/usr/local/bin/docker", "path": "/snap/bin/docker"},
+        {"command": "/usr/local/bin/docker", "path": "/usr/bin/snap"},
+    ],
+)
+def test_dockers_snap_is_known_by_its_command_and_by_where_that_leads(paths: Mapping[str, str]) -> None:
+    found = docker({**ENGINE, **paths})
+    assert found is not None
+    assert found.is_snap
+
+
+def test_cdi_counts_where_the_engine_looks_for_it() -> None:
+    looks = json.dumps({**INFO, "CDISpecDirs": ["/etc/cdi"]})
+    found = docker({**ENGINE, "info": looks, "cdi": "/etc/cdi/nvidia.yaml"})
+    assert found is not None
+    assert found.has_cdi
+    blind = docker({**ENGINE, "cdi": "/etc/cdi/nvidia.yaml"})
+    assert blind is not None
+    assert not blind.has_cdi
+
+
+def test_a_machine_comes_back_from_its_text() -> None:
+    card = Gpu(
+        index=0,
+        uuid="GPU-1",
+        name="NVIDIA GeForce RTX 3090",
+        compute_capability="8.6",
+        memory_total_mib=24576,
+        memory_free_mib=24124,
+        ecc=None,
+        power_limit_w=350.0,
+        holders=(Holder(pid=1, name="llama-server", used_mib=None),),
+    )
+    given = read("nvcc=13.0|compute_86|/usr/bin/nvcc", **ENGINE).model_copy(update={"gpus": (card,)})
+    assert load(dump(given)) == given
+    assert dump(given).endswith("}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "Invalid JSON"),
+        ("[1]", "should be an object"),
+        ("{}", "memory_mib"),
+        (dump(read()).replace('"kernel"', '"kernal"'), "unknown key 'kernal'"),
+        (dump(read()).replace("64000", '"much"'), "memory_mib is 'much'"),
+    ],
+)
+def test_another_text_is_refused_in_a_sentence(text: str, wrong: str) -> None:
+    with pytest.raises(CatalogError, match="these are no facts of a host that this version reads") as error:
+        load(text)
+    assert wrong in str(error.value)
+    assert str(error.value).endswith("Fix: write them anew with --save-facts")
+    assert "\n" not in str(error.value)
