@@ -4,8 +4,8 @@ import re
 
 from beeyard.probes import DriverProbe
 
-# PCI device numbers: the first Turing, from which on NVIDIA's open kernel modules drive a card (their README), and the
-# first Blackwell, which no others drive. Source: pci.ids.
+# PCI device numbers: the first Turing, from which on NVIDIA's open kernel modules drive a card (their README), and
+# the first Blackwell, which no others drive. Source: pci.ids.
 FIRST_OPEN, FIRST_BLACKWELL = "1e00", "2900"
 LEAST_FOR_BLACKWELL = 570
 COMPONENTS = {"debian": ("contrib", "non-free", "non-free-firmware"), "ubuntu": ("restricted",)}
@@ -20,14 +20,14 @@ def driver_obstacles(probe: DriverProbe) -> list[str]:
     """Why the distribution's driver cannot be installed on a host where none works; or why it does not work."""
     if probe["container"]:
         return [
-            f"llama_nvidia_driver is install, but this host is a container ({probe['container']}), whose driver is that "
-            "of the machine below it. Fix: install it there (of a rented pod, take another one), or leave "
+            f"llama_nvidia_driver is install, but this host is a container ({probe['container']}), whose driver is "
+            "that of the machine below it. Fix: install it there (of a rented pod, take another one), or leave "
             "llama_nvidia_driver out"
         ]
     if probe["distribution"] not in COMPONENTS or not probe["has_apt"]:
         return [
-            f"llama_nvidia_driver installs drivers of Debian and Ubuntu, and this is {probe['distribution'] or 'neither'}. "
-            "Fix: install the driver as its distribution says, and leave llama_nvidia_driver out"
+            f"llama_nvidia_driver installs drivers of Debian and Ubuntu, and this is {probe['distribution'] or "
+            "'neither'}. Fix: install the driver as its distribution says, and leave llama_nvidia_driver out"
         ]
     if not probe["is_root"]:
         return ["llama_nvidia_driver is install, and this user is not root. Fix: add _sudo: true to the host's data"]
@@ -56,9 +56,9 @@ def _of_installed(probe: DriverProbe) -> list[str]:
         return []
     package, version = next(iter(probe["installed"].items()))
     return [
-        f"{package} {version} is installed, the host was booted since, and nvidia-smi finds no card: its kernel module is "
-        f"not loaded in {probe['kernel']}. Fix: see dkms status and journalctl -k -g 'nvidia|NVRM'; Secure Boot wants "
-        "the module's key enrolled (mokutil --import), then reboot"
+        f"{package} {version} is installed, the host was booted since, and nvidia-smi finds no card: its kernel "
+        f"module is not loaded in {probe['kernel']}. Fix: see dkms status and journalctl -k -g 'nvidia|NVRM'; "
+        "Secure Boot wants the module's key enrolled (mokutil --import), then reboot"
     ]
 
 
@@ -70,9 +70,9 @@ def _components(probe: DriverProbe) -> list[str]:
     if not missing:
         return []
     return [
-        f"apt does not know {', '.join(missing)} here, where {probe['distribution'].capitalize()} has the NVIDIA driver. "
-        f"Fix: add {' '.join(missing)} to the components of its sources in /etc/apt (Components: in a .sources file, "
-        "the end of a deb line), then deploy again"
+        f"apt does not know {', '.join(missing)} here, where {probe['distribution'].capitalize()} has the NVIDIA "
+        f"driver. Fix: add {' '.join(missing)} to the components of its sources in /etc/apt (Components: in a "
+        ".sources file, the end of a deb line), then deploy again"
     ]
 
 
@@ -91,8 +91,8 @@ def _number(version: str) -> int:
 
 def _too_old(found: str) -> NoDriverError:
     return NoDriverError(
-        f"the card here is a Blackwell (compute capability 10.0 or 12.0), which wants driver {LEAST_FOR_BLACKWELL} or "
-        f"newer with open kernel modules; apt offers {found}. Fix: a newer release of the distribution or its "
+        f"the card here is a Blackwell (compute capability 10.0 or 12.0), which wants driver {LEAST_FOR_BLACKWELL} "
+        f"or newer with open kernel modules; apt offers {found}. Fix: a newer release of the distribution or its "
         "backports, or NVIDIA's own packages (nvidia-open), and leave llama_nvidia_driver out"
     )
 
@@ -101,7 +101,8 @@ def _debian(probe: DriverProbe) -> list[str]:
     version = probe["offers"].get("nvidia-driver")
     if version is None:
         raise NoDriverError(
-            "apt offers no nvidia-driver here. Fix: see that non-free is in its sources, and `apt-get update` succeeds"
+            "apt offers no nvidia-driver here. Fix: see that non-free is in its sources, and `apt-get update` "
+            "succeeds"
         )
     # nvidia-driver itself needs neither: a desktop may do without.
     found = ["nvidia-driver", "nvidia-smi", "libcuda1", "nvidia-modprobe"]
@@ -144,7 +145,7 @@ def _headers(probe: DriverProbe) -> list[str]:
     found = [name for name in dict.fromkeys(wanted) if name in probe["offers"]]
     if not found:
         raise NoDriverError(
-            f"apt offers no headers of kernel {probe['kernel']}, for which the driver's module is built. Fix: install "
-            "the distribution's own kernel and boot it, or install the headers of this one"
+            f"apt offers no headers of kernel {probe['kernel']}, for which the driver's module is built. Fix: "
+            "install the distribution's own kernel and boot it, or install the headers of this one"
         )
     return found

@@ -1,4 +1,4 @@
-"""The NVIDIA driver of a host that has none: it comes alone, since nothing of a card is known before the next boot."""
+"""The NVIDIA driver of a host that has none: it comes alone, for no card is known before the next boot."""
 
 from pyinfra.api import deploy
 
@@ -8,7 +8,7 @@ from beeyard.operations import drivers
 
 
 def comes_first() -> bool:
-    """Whether this run brings the current host its driver, or tells why it cannot, and its server is left for later."""
+    """Whether this run brings the current host its driver, or tells why not, and leaves its server for later."""
     probe = missing_driver()
     if probe is None:
         return False

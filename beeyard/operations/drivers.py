@@ -17,7 +17,8 @@ Commands = Generator[StringCommand | FunctionCommand, None, None]
 
 @operation()
 def installed() -> Commands:
-    """Ensure that the distribution's NVIDIA driver is installed, with what builds its module for the host's kernels."""
+    """Ensure that the distribution's NVIDIA driver is installed, with what builds its module for the host's "
+    "kernels."""
     found = host.get_fact(NvidiaDriver)
     if found["installed"]:
         host.noop(f"an NVIDIA driver is installed: {_listed(found['installed'])}")
@@ -40,8 +41,8 @@ def awaits_reboot() -> Commands:
     if state.is_executing:
         found = host.get_fact(NvidiaDriver)["installed"]
         logger.warning(
-            f"{host.print_prefix}the NVIDIA driver is installed ({_listed(found)}) and is loaded at the next boot, which "
-            "is left to you; no server was put there yet. Fix: reboot the host, then deploy again"
+            f"{host.print_prefix}the NVIDIA driver is installed ({_listed(found)}) and is loaded at the next boot, "
+            "which is left to you; no server was put there yet. Fix: reboot the host, then deploy again"
         )
     yield from ()
 
@@ -56,8 +57,8 @@ def held() -> Commands:
         return
     if state.is_executing:
         logger.info(
-            f"{host.print_prefix}{len(loose)} packages of the NVIDIA driver are held from now on: upgrades leave them "
-            "as they are. To upgrade it: apt-mark unhold them, upgrade, reboot, deploy"
+            f"{host.print_prefix}{len(loose)} packages of the NVIDIA driver are held from now on: upgrades leave "
+            "them as they are. To upgrade it: apt-mark unhold them, upgrade, reboot, deploy"
         )
     yield StringCommand("apt-mark hold", *(QuoteString(package) for package in loose))
 

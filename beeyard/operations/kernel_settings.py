@@ -17,8 +17,8 @@ SET = r"""
 while [ $# -gt 0 ]; do
     file=/proc/sys/$(echo "$1" | tr './' '/.')
     said=$( { printf '%s\n' "$2" >"$file"; } 2>&1 ) || {
-        echo "sysctl $1 cannot be set to $2: ${said##*: }. Fix: take it out of llama_sysctl; in a container, set it on the" \
-            "machine below it" >&2
+        echo "sysctl $1 cannot be set to $2: ${said##*: }. Fix: take it out of llama_sysctl; in a container, set" \
+            "it on the machine below it" >&2
         exit 1
     }
     shift 2
@@ -33,8 +33,8 @@ for pid do
     kill -0 "$pid" 2>/dev/null || continue
     # shellcheck disable=SC2086
     said=$(prlimit --pid "$pid" $options 2>&1) || {
-        echo "this host does not let root raise limits ($said). Fix: take them out of llama_limits; a container gets them" \
-            "from who starts it (docker run --ulimit memlock=-1)" >&2
+        echo "this host does not let root raise limits ($said). Fix: take them out of llama_limits; a container" \
+            "gets them from who starts it (docker run --ulimit memlock=-1)" >&2
         exit 1
     }
 done
