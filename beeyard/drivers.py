@@ -26,8 +26,8 @@ def driver_obstacles(probe: DriverProbe) -> list[str]:
         ]
     if probe["distribution"] not in COMPONENTS or not probe["has_apt"]:
         return [
-            f"llama_nvidia_driver installs drivers of Debian and Ubuntu, and this is {probe['distribution'] or "
-            "'neither'}. Fix: install the driver as its distribution says, and leave llama_nvidia_driver out"
+            f"llama_nvidia_driver installs drivers of Debian and Ubuntu, and this is {probe['distribution']}. "
+            "Fix: install the driver as its distribution says, and leave llama_nvidia_driver out"
         ]
     if not probe["is_root"]:
         return ["llama_nvidia_driver is install, and this user is not root. Fix: add _sudo: true to the host's data"]

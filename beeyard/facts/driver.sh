@@ -18,8 +18,9 @@ for device in /sys/bus/pci/devices/*; do
 done
 command -v apt-get >/dev/null || exit 0
 echo "architecture=$(dpkg --print-architecture)"
+# Without release information it also lists what was not fetched yet.
 # shellcheck disable=SC2016 # for apt, not for the shell
-apt-get indextargets --format '$(COMPONENT)' 'Created-By: Packages' 2>/dev/null | sort -u | sed 's/^/component=/'
+apt-get indextargets --no-release-info --format '$(COMPONENT)' 'Created-By: Packages' 2>/dev/null | sort -u | sed 's/^/component=/'
 eval "$(apt-config shell status Dir::State::status/f)"
 # shellcheck disable=SC2154 # apt-config says it
 info=$(dirname "$status")/info

@@ -1,5 +1,6 @@
 """Operations on this machine, and a small Hub."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from gguf import GGUFWriter
 
 from beeyard.catalog import PROJECT
+from tests.apt_root import AptRoot
 from tests.operations import applied
 
 Apply = Callable[..., int]
@@ -69,5 +71,21 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
     monkeypatch.delenv("HF_TOKEN", raising=False)
     yield repository
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture
+def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AptRoot]:
+    """A system with a repository of one package, bees."""
+    if os.geteuid() != 0:
+        pytest.skip("packages are root's")
+    root = AptRoot(tmp_path / "root", free_port())
+    root.package("bees", files={"/etc/bees.conf": "as packed\n"})
+    root.publish()
+    for key, value in root.environment.items():
+        monkeypatch.setenv(key, value)
+    process = root.serve()
+    yield root
     process.terminate()
     process.wait(10)

@@ -1,11 +1,9 @@
 """apt where others use it: locks that are held, a mirror's hiccups, changed configuration, an interrupted dpkg."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +11,7 @@ import pytest
 from beeyard.operations import packages
 from tests.apt_root import AptRoot
 from tests.operations import Failed
-from tests.plan.conftest import Apply, free_port
-
-if os.geteuid() != 0:
-    pytest.skip("packages are root's", allow_module_level=True)
+from tests.plan.conftest import Apply
 
 # Takes a lock as apt and dpkg do.
 HOLD = """
@@ -26,20 +21,6 @@ fcntl.lockf(file, fcntl.LOCK_EX)
 print("held", flush=True)
 time.sleep(float(sys.argv[2]))
 """
-
-
-@pytest.fixture
-def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AptRoot]:
-    """A system with a repository of one package, bees."""
-    root = AptRoot(tmp_path / "root", free_port())
-    root.package("bees", files={"/etc/bees.conf": "as packed\n"})
-    root.publish()
-    for key, value in root.environment.items():
-        monkeypatch.setenv(key, value)
-    process = root.serve()
-    yield root
-    process.terminate()
-    process.wait(10)
 
 
 def held(file: Path, seconds: float) -> "subprocess.Popen[str]":
