@@ -12,8 +12,9 @@ from beeyard.operations.file_set import File, as_wanted, put
 SYSCTL_FILE = "/etc/sysctl.d/80-beeyard.conf"
 LIMITS_FILE = "/etc/security/limits.d/80-beeyard.conf"
 HEAD = "# Written by Beeyard: change the inventory ({}), not this file.\n"
-# Sets NAME VALUE pairs, as sysctl does, which a small host may not have.
+# Makes a folder, and sets NAME VALUE pairs, as sysctl does, which a small host may not have.
 SET = r"""
+mkdir -p "$1" && shift
 while [ $# -gt 0 ]; do
     file=/proc/sys/$(echo "$1" | tr './' '/.')
     said=$( { printf '%s\n' "$2" >"$file"; } 2>&1 ) || {
@@ -24,8 +25,9 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 """
-# Raises limits of processes that run: SOFT:HARD pairs by prlimit's names, then -- and process ids.
+# Makes a folder, and raises limits of what runs: values by prlimit's names, then -- and process ids.
 RAISE = r"""
+mkdir -p "$1" && shift
 options=""
 while [ "$1" != -- ]; do options="$options --$1=$2:$2" && shift 2; done
 shift
@@ -62,7 +64,7 @@ def present(values: Mapping[str, str], path: str = SYSCTL_FILE) -> Generator[Str
         return
     # First whether they can be had, then the file that would fail at boot.
     pairs = [QuoteString(word) for name in wrong for word in (name, values[name])]
-    yield StringCommand("sh -c", QuoteString(SET), "set", *pairs)
+    yield StringCommand("sh -c", QuoteString(SET), "set", _folder(path), *pairs)
     yield from put(file)
 
 
@@ -94,7 +96,9 @@ def limited(
         return
     words = [QuoteString(word) for name, value in limits.items() for word in (name, _bytes(name, value))]
     running = StringCommand("$(cat", QuoteString(pid_file), "2>/dev/null)")
-    yield StringCommand("sh -c", QuoteString(RAISE), "raise", *words, "--", *(str(pid) for pid in pids), running)
+    yield StringCommand(
+        "sh -c", QuoteString(RAISE), "raise", _folder(path), *words, "--", *(str(pid) for pid in pids), running
+    )
     yield from put(file)
 
 
@@ -103,6 +107,10 @@ def _away(path: str, *, is_there: bool) -> Generator[StringCommand, None, None]:
         yield StringCommand("rm", QuoteString(path))
     else:
         host.noop("nothing is asked for")
+
+
+def _folder(path: str) -> QuoteString:
+    return QuoteString(path.rpartition("/")[0])
 
 
 def _bytes(name: str, value: str) -> str:

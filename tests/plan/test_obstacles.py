@@ -6,7 +6,8 @@ import pytest
 
 from beeyard.catalog import load_catalog
 from beeyard.facts.host import HostProbe
-from beeyard.preflight import build_obstacles, obstacles
+from beeyard.machine import Machine
+from beeyard.preflight import build_obstacles, machine_obstacles, obstacles
 from beeyard.probes import Probe
 from beeyard.spec import HostKind, ServerSpec, resolve
 
@@ -105,3 +106,40 @@ def test_a_host_that_cannot_compile_its_engine_is_told_so(
     (said,) = build_obstacles(spec(llama_engine="beellama-v0.4.3"), a_probe, {"nvcc": "x", **tools})
     assert complaint in said
     assert "Fix: install " in said
+
+
+@pytest.mark.parametrize(
+    ("data", "a_probe", "machine", "complaint"),
+    [
+        (
+            {"llama_sysctl": {"vm.swappiness": 10}},
+            {"uid": "1000"},
+            {},
+            "llama_sysctl changes the machine, and this user",
+        ),
+        (
+            {"llama_gpu_at_boot": True},
+            {},
+            {"virtualisation": "docker"},
+            "llama_gpu_at_boot is set, but this host is a",
+        ),
+        ({"llama_hold_driver": True}, {}, {"provider": "runpod"}, "llama_hold_driver is set, but this host is a"),
+        ({"llama_gpu_at_boot": True}, {"systemd": ""}, {}, "is a systemd unit, and systemd does not run this host"),
+        ({"llama_limits": {"nofile": 4096}}, {}, {}, "llama_limits is for logins, which runtime systemd has none of"),
+    ],
+)
+def test_what_is_asked_of_the_machine_and_cannot_be_is_a_sentence(
+    data: dict[str, Any], a_probe: dict[str, str], machine: dict[str, Any], complaint: str
+) -> None:
+    (text,) = machine_obstacles(
+        spec(llama_preset="gemma-4-31b", **data),
+        probe(**a_probe),
+        Machine(memory_mib=1, memory_available_mib=1, **machine),
+    )
+    assert complaint in text
+    assert "Fix: " in text
+
+
+def test_nothing_is_asked_of_the_machine_by_default() -> None:
+    machine = Machine(memory_mib=1, memory_available_mib=1, virtualisation="docker")
+    assert machine_obstacles(spec(llama_preset="gemma-4-31b"), probe(uid="1000"), machine) == []
