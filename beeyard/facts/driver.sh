@@ -1,4 +1,5 @@
 # What gives a host its NVIDIA driver, a line a fact: KEY=VALUE. Changes nothing, and needs no network.
+# shellcheck shell=sh
 
 echo "uid=$(id -u)"
 container=$(systemd-detect-virt --container 2>/dev/null)
