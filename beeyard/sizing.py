@@ -13,7 +13,7 @@ from beeyard.budget import (
     render,
     standard_context,
 )
-from beeyard.catalog import CatalogError
+from beeyard.catalog import CatalogError, KvTypes
 from beeyard.machine import Gpu, Machine
 from beeyard.solution import AUTO, Found, Kept, Own
 from beeyard.spec import UNLOCKED, HostSettings, ServerSpec
@@ -54,11 +54,13 @@ def decide_memory(
         wanted = _with_context(wanted, spec, free, kept, found)
     needed = budget(wanted)
     found.memory = render(needed, free.gpu, free.host)
+    on_card = f"{_mib(needed.gpu_bytes)} of {_mib(free.gpu)} MiB free on the card, " if free.gpu is not None else ""
+    found.decide(
+        "memory", f"{on_card}{_mib(needed.host_bytes)} of {_mib(free.host)} MiB free in the host", "estimated"
+    )
     if not needed.fits(free.gpu, free.host):
-        found.reasons.append(_too_much(wanted, needed, free, cards, _has_all_kernels(spec)))
-    if spec.wants_gpu:
-        lacking = lacking_kernel(spec.settings.kv, spec.engine.dialect, has_all_kernels=_has_all_kernels(spec))
-        found.reasons += [lacking] if lacking else []
+        found.reasons.append(_too_much(wanted, needed, free, cards, _has_all_kernels(spec) is not False))
+    _kernels(spec, found)
     _mlock(settings, spec, machine, needed.lockable_bytes // KIB, found)
 
 
@@ -146,9 +148,26 @@ def _mib(size: int) -> int:
     return size // MIB
 
 
-def _has_all_kernels(spec: ServerSpec) -> bool:
-    """Whether the engine is built with every kernel of flash attention, as our images and builds on hosts are."""
-    return spec.engine_is_in_image or spec.engine_is_compiled
+def _kernels(spec: ServerSpec, found: Found) -> None:
+    """Whether the engine computes attention with these cache types on the card."""
+    if not spec.wants_gpu:
+        return
+    knows = _has_all_kernels(spec)
+    lacking = lacking_kernel(spec.settings.kv, spec.engine.dialect, has_all_kernels=knows is not False)
+    if lacking:
+        found.reasons.append(lacking)
+    elif knows is None and lacking_kernel(spec.settings.kv, spec.engine.dialect, has_all_kernels=False):
+        kv = spec.settings.kv or KvTypes(k="f16", v="f16")
+        found.notes.append(
+            f"whether {spec.engine.title} was built with a CUDA kernel for KV {kv.k}/{kv.v} is not known; without, "
+            "attention runs on the CPU and prompts take ten times as long. Its fa_all_quants in presets/engines.yaml "
+            "says it"
+        )
+
+
+def _has_all_kernels(spec: ServerSpec) -> bool | None:
+    """Whether the engine has every kernel of flash attention, as what we build has; None: who knows."""
+    return True if spec.engine_is_in_image or spec.engine_is_compiled else spec.engine.fa_all_quants
 
 
 def _mlock(settings: HostSettings, spec: ServerSpec, machine: Machine, wanted_kib: int, found: Found) -> None:

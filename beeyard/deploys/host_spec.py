@@ -68,7 +68,7 @@ def host_plan() -> Plan | None:
         plan, solution = _plan()
     except CatalogError as error:
         solution, plan = Solution(reasons=(str(error),)), None
-    for line in report(solution):
+    for line in report(solution, is_full=not solution.fits):
         logger.info(f"{host.print_prefix}{line}")
     return None if refused(list(solution.reasons)) else plan
 
