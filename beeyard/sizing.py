@@ -54,10 +54,10 @@ def decide_memory(
         wanted = _with_context(wanted, spec, free, kept, found)
     needed = budget(wanted)
     found.memory = render(needed, free.gpu, free.host)
-    on_card = f"{_mib(needed.gpu_bytes)} of {_mib(free.gpu)} MiB free on the card, " if free.gpu is not None else ""
-    found.decide(
-        "memory", f"{on_card}{_mib(needed.host_bytes)} of {_mib(free.host)} MiB free in the host", "estimated"
-    )
+    value = f"{_mib(needed.host_bytes)} of {_mib(free.host)} MiB free in the host"
+    if free.gpu is not None:
+        value = f"{_mib(needed.gpu_bytes)} of {_mib(free.gpu)} MiB free on the card, {value}"
+    found.decide("memory", value, "estimated")
     if not needed.fits(free.gpu, free.host):
         found.reasons.append(_too_much(wanted, needed, free, cards, _has_all_kernels(spec) is not False))
     _kernels(spec, found)
