@@ -6,8 +6,7 @@ Each finding is a sentence that ends with its Fix.
 
 from beeyard import images
 from beeyard.catalog import Catalog, Gguf
-from beeyard.machine import Gpu, Machine
-from beeyard.probes import DockerProbe
+from beeyard.machine import DockerState, Gpu, Machine
 from beeyard.spec import ServerSpec
 
 LEAST_ENGINE = 23  # Docker's: BuildKit by default, and compose's health conditions
@@ -190,36 +189,36 @@ def _other_format(kind: str) -> str:
     return "take a drafter in a format that it reads, or set llama_engine to one that reads this"
 
 
-def docker_faults(engine: DockerProbe, *, wants_gpu: bool) -> list[str]:
+def docker_faults(engine: DockerState, *, wants_gpu: bool) -> list[str]:
     """Why a host's Docker cannot run our containers, each with its Fix; what is missing altogether comes alone."""
-    if not engine["command"]:
+    if not engine.command:
         return [
             "Docker is not installed, which runtime compose wants. Fix: set llama_docker to distribution or "
             "docker.com, or llama_runtime to systemd"
         ]
-    if engine["is_snap"]:
+    if engine.is_snap:
         return [
             "Docker is installed from snap, which NVIDIA's container toolkit does not support. Fix: snap remove "
             "docker, and set llama_docker to distribution or docker.com"
         ]
-    if not engine["version"]:
+    if not engine.version:
         return [
-            f"the Docker Engine does not answer: {engine['silent'] or 'no reason given'}. "
+            f"the Docker Engine does not answer: {engine.silent or 'no reason given'}. "
             "Fix: systemctl status docker; journalctl -u docker"
         ]
     found = []
-    if _major(engine["version"]) < LEAST_ENGINE:
+    if _major(engine.version) < LEAST_ENGINE:
         found.append(
-            f"Docker Engine {engine['version']} is too old; {LEAST_ENGINE} or newer is wanted. "
+            f"Docker Engine {engine.version} is too old; {LEAST_ENGINE} or newer is wanted. "
             "Fix: upgrade it; Docker's own repository has one for this release (llama_docker: docker.com)"
         )
-    if _major(engine["compose"]) < LEAST_COMPOSE:
+    if _major(engine.compose) < LEAST_COMPOSE:
         found.append(
-            f"docker compose is {engine['compose'] or 'missing'}; version {LEAST_COMPOSE} or newer is wanted. "
+            f"docker compose is {engine.compose or 'missing'}; version {LEAST_COMPOSE} or newer is wanted. "
             "Fix: install docker-compose-plugin (Docker's repository), docker-compose-v2 (Ubuntu) or docker-compose "
             "(Debian 13)"
         )
-    if wants_gpu and "nvidia" not in engine["runtimes"] and not engine["has_cdi"]:
+    if wants_gpu and "nvidia" not in engine.runtimes and not engine.has_cdi:
         found.append(
             "Docker has no access to the NVIDIA card: docker info lists no nvidia runtime, and there is no CDI "
             "description of it. Fix: set llama_nvidia_toolkit to install, or install nvidia-container-toolkit, run "

@@ -3,16 +3,6 @@
 from typing import NamedTuple
 
 from beeyard import budget as budgets
-from beeyard.budget import (
-    Budget,
-    Weights,
-    budget,
-    kv_types_that_fit,
-    lacking_kernel,
-    largest_context,
-    render,
-    standard_context,
-)
 from beeyard.catalog import CatalogError, KvTypes
 from beeyard.machine import Gpu, Machine
 from beeyard.solution import AUTO, Found, Kept, Own
@@ -52,8 +42,8 @@ def decide_memory(
     free = _free(spec, machine, cards, own)
     if settings.context == AUTO:
         wanted = _with_context(wanted, spec, free, kept, found)
-    needed = budget(wanted)
-    found.memory = render(needed, free.gpu, free.host)
+    needed = budgets.budget(wanted)
+    found.memory = budgets.render(needed, free.gpu, free.host)
     value = f"{_mib(needed.host_bytes)} of {_mib(free.host)} MiB free in the host"
     if free.gpu is not None:
         value = f"{_mib(needed.gpu_bytes)} of {_mib(free.gpu)} MiB free on the card, {value}"
@@ -67,7 +57,7 @@ def decide_memory(
 def _wanted(spec: ServerSpec) -> budgets.Plan | None:
     """The spec as the budget takes it; None while a header is not known."""
     weights = [
-        Weights(file.lock.gguf, sum(piece.size for piece in file.pieces))
+        budgets.Weights(file.lock.gguf, sum(piece.size for piece in file.pieces))
         for file in spec.model_files
         if file.lock is not None and file.lock.gguf is not None
     ]
@@ -98,12 +88,12 @@ def _free(spec: ServerSpec, machine: Machine, cards: tuple[Gpu, ...], own: Own) 
 def _with_context(wanted: budgets.Plan, spec: ServerSpec, free: _Memory, kept: Kept, found: Found) -> budgets.Plan:
     """The context that was decided before, while that fits; else the largest usual one."""
     most = wanted.model.header.context
-    context, why = standard_context(wanted, free.gpu, free.host, most), "the largest usual size that fits"
+    context, why = budgets.standard_context(wanted, free.gpu, free.host, most), "the largest usual size that fits"
     before = kept.context if kept.of == what_is_served(spec) else None
-    if before and budget(_at(wanted, before)).fits(free.gpu, free.host):
+    if before and budgets.budget(_at(wanted, before)).fits(free.gpu, free.host):
         context, why = before, "as it was decided here before, and it fits"
     if context is None:
-        needed = budget(_at(wanted, budgets.CONTEXTS[0]))
+        needed = budgets.budget(_at(wanted, budgets.CONTEXTS[0]))
         raise CatalogError(_too_much(_at(wanted, budgets.CONTEXTS[0]), needed, free, (), has_all_kernels=True))
     found.decide("context", f"{context} tokens", why, context=context)
     return _at(wanted, context)
@@ -119,14 +109,14 @@ def what_is_served(spec: ServerSpec) -> str:
 
 
 def _too_much(
-    wanted: budgets.Plan, needed: Budget, free: _Memory, cards: tuple[Gpu, ...], has_all_kernels: bool
+    wanted: budgets.Plan, needed: budgets.Budget, free: _Memory, cards: tuple[Gpu, ...], has_all_kernels: bool
 ) -> str:
     """What it takes, what is free, and what would fit."""
     ways = []
-    context = largest_context(wanted, free.gpu, free.host, wanted.settings.context)
+    context = budgets.largest_context(wanted, free.gpu, free.host, wanted.settings.context)
     if context:
         ways.append(f"set llama_context to {context} or less")
-    finer = kv_types_that_fit(wanted, free.gpu, free.host, has_all_kernels=has_all_kernels)
+    finer = budgets.kv_types_that_fit(wanted, free.gpu, free.host, has_all_kernels=has_all_kernels)
     if finer:
         ways.append(f"set the KV cache to {finer[0].k}/{finer[0].v} (llama_settings: kv)")
     if free.gpu is not None and needed.gpu_bytes > free.gpu:
@@ -153,10 +143,10 @@ def _kernels(spec: ServerSpec, found: Found) -> None:
     if not spec.wants_gpu:
         return
     knows = _has_all_kernels(spec)
-    lacking = lacking_kernel(spec.settings.kv, spec.engine.dialect, has_all_kernels=knows is not False)
+    lacking = budgets.lacking_kernel(spec.settings.kv, spec.engine.dialect, has_all_kernels=knows is not False)
     if lacking:
         found.reasons.append(lacking)
-    elif knows is None and lacking_kernel(spec.settings.kv, spec.engine.dialect, has_all_kernels=False):
+    elif knows is None and budgets.lacking_kernel(spec.settings.kv, spec.engine.dialect, has_all_kernels=False):
         kv = spec.settings.kv or KvTypes(k="f16", v="f16")
         found.notes.append(
             f"whether {spec.engine.title} was built with a CUDA kernel for KV {kv.k}/{kv.v} is not known; without, "

@@ -13,8 +13,9 @@ from beeyard.deploys.locks import lock_missing
 from beeyard.deploys.sources import named_peer
 from beeyard.deploys.surveyed import look, look_closer
 from beeyard.facts.connections import ConnectionProcess
+from beeyard.machine import Machine
 from beeyard.plan import report
-from beeyard.probes import DockerProbe, Probe
+from beeyard.probes import Probe
 from beeyard.solution import Solution
 from beeyard.spec import HostSettings, ServerSpec, host_settings
 from beeyard.survey import decided_text, planned, solved
@@ -24,10 +25,9 @@ class Plan(NamedTuple):
     """A spec with what its host is, and where our tools are there."""
 
     spec: ServerSpec
+    machine: Machine
     probe: Probe
     is_here: bool
-    # Its Docker Engine, where that is to run the server.
-    docker: DockerProbe | None
     # A process on the host that lives as long as this deploy; 0 where there is none to be seen.
     deploy_pid: int
 
@@ -104,5 +104,5 @@ def _plan() -> tuple[Plan | None, Solution]:
     survey = look_closer(survey, spec)
     deploy_pid = os.getpid() if survey.is_here else host.get_fact(ConnectionProcess, _sudo=False)
     has_peer = named_peer(spec.model_source) is not None
-    plan = Plan(spec, survey.probe, survey.is_here, survey.docker, deploy_pid, has_peer, decided_text(solution))
+    plan = Plan(spec, survey.machine, survey.probe, survey.is_here, deploy_pid, has_peer, decided_text(solution))
     return plan, planned(survey, solution.model_copy(update={"spec": spec}), not_locked)

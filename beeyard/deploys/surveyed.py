@@ -8,7 +8,6 @@ from pyinfra import host
 from pyinfra.connectors.local import LocalConnector
 
 from beeyard.catalog import CatalogError, load_catalog
-from beeyard.facts.docker import DockerEngine
 from beeyard.facts.files import JsonFile
 from beeyard.facts.host import BuildTools, HostProbe, SudoWorks
 from beeyard.facts.machine import MachineFacts
@@ -36,7 +35,7 @@ def look() -> Survey:
         )
     settings = host_settings(host.data.dict())
     prefix, models_dir = str(settings.prefix), str(settings.models_dir or settings.prefix / "models")
-    probe = host.get_fact(HostProbe, prefix=prefix, models_dir=models_dir, port=settings.port, held_engine=HELD)
+    probe = host.get_fact(HostProbe, prefix=prefix, port=settings.port, held_engine=HELD)
     now = host.get_fact(ServerState, guard=f"{prefix}/bin/guard.py", prefix=prefix)
     # A guard of an older version names the server's process alone.
     pids = [int(pid) for pid in now.get("listener_pids") or [now.get("pid")] if pid]
@@ -49,7 +48,6 @@ def look() -> Survey:
         data=our_data(host.data.dict()),
         machine=machine,
         probe=probe,
-        docker=host.get_fact(DockerEngine) if settings.runtime == "compose" else None,
         is_here=isinstance(host.connector, LocalConnector),
         own_pids=tuple(pids),
         own_vram_mib=now.get("vram_mib") or 0,

@@ -15,7 +15,10 @@ from tests import headers
 VOCABULARY = "89fd7bb9f623774c"
 GEMMA = headers.GEMMA.header.model_copy(update={"vocabulary": VOCABULARY})
 DRAFTER = headers.GEMMA_DRAFT.header.model_copy(update={"vocabulary": VOCABULARY})
-DOCKER = DockerState(version="28.5.2", compose="2.40.3", runtimes=("nvidia", "runc"), has_toolkit=True)
+SILENT = DockerState(command="/usr/bin/docker", silent="no")
+DOCKER = DockerState(
+    command="/usr/bin/docker", version="28.5.2", compose="2.40.3", runtimes=("nvidia", "runc"), has_toolkit=True
+)
 GIB = 2**30
 
 
@@ -67,7 +70,11 @@ def decided(solution: Solution, what: str) -> tuple[str, str]:
         ({"init": "other"}, "supervisor", "systemd does not run this host"),
         ({"is_root": False}, "supervisor", "this user is not root"),
         ({}, "systemd", "there is no Docker Engine here"),
-        ({"docker": DockerState(version="", silent="no")}, "systemd", "its Docker Engine does not answer"),
+        (
+            {"docker": SILENT},
+            "systemd",
+            "its Docker Engine does not answer",
+        ),
         ({"docker": DOCKER.model_copy(update={"is_snap": True})}, "systemd", "its Docker is a snap"),
         ({"docker": DOCKER.model_copy(update={"compose": ""})}, "systemd", "its docker compose is missing"),
         ({"docker": DOCKER.model_copy(update={"runtimes": ()})}, "systemd", "cannot give containers the card"),
