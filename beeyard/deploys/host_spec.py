@@ -4,14 +4,14 @@ import os
 import sys
 from typing import NamedTuple
 
-from pyinfra import host, logger, state
+from pyinfra import host, logger
 
 from beeyard.catalog import CatalogError, load_catalog
 from beeyard.deploys.carried_images import with_carried_image
 from beeyard.deploys.keys import given_key
 from beeyard.deploys.locks import lock_missing
 from beeyard.deploys.sources import named_peer
-from beeyard.deploys.surveyed import look, look_closer
+from beeyard.deploys.surveyed import look, look_closer, refused
 from beeyard.facts.connections import ConnectionProcess
 from beeyard.machine import Machine
 from beeyard.plan import report
@@ -80,15 +80,6 @@ def our_settings() -> HostSettings | None:
     except CatalogError as error:
         refused([str(error)])
     return None
-
-
-def refused(reasons: list[str]) -> bool:
-    """Tell every reason there is and fail the host alone; whether there was any."""
-    for reason in reasons:
-        logger.error(f"{host.print_prefix}{reason}")
-    if reasons:
-        state.fail_hosts({host})
-    return bool(reasons)
 
 
 def _plan() -> tuple[Plan | None, Solution]:
