@@ -23,6 +23,32 @@ CONVERTER = "scripts/convert-dflash-draft-to-upstream.py of BeeLlama v0.4"
 NEWEST_GXX = {"12.4": 13, "12.8": 14, "13.0": 15}
 
 
+MISMATCH = "version mismatch"
+# What nvidia-smi says in place of cards, and what that means; the last is for everything else that it may say.
+FAULTS = {
+    MISMATCH: (
+        "nvidia-smi says {said}: the driver was upgraded under the running kernel, whose module is {module}. "
+        "Fix: reboot the host"
+    ),
+    "No devices": (
+        "nvidia-smi finds no card here. Fix: give this machine one: in a container, --gpus all; in a VM, "
+        "passthrough{rent}"
+    ),
+    "communicate with the NVIDIA driver": (
+        "nvidia-smi says {said}: the kernel module is not loaded. Fix: modprobe nvidia; if that fails, install the "
+        "running kernel's headers and the driver anew (Secure Boot wants its module signed), then reboot"
+    ),
+    "memory.total: [N/A]": (
+        "nvidia-smi says {said}: not how much memory the card has, as where it is the host's. Fix: take another "
+        "machine; Beeyard cannot tell yet what would fit into this one"
+    ),
+    "": (
+        "nvidia-smi says {said}. Fix: look at dmesg for NVRM and Xid; a card that fell off the bus is back after a "
+        "reboot{rent}"
+    ),
+}
+
+
 def gpu_faults(machine: Machine) -> list[str]:
     """Why no card of the host can be used, as far as nvidia-smi says it."""
     if not machine.has_nvidia_smi:
@@ -31,27 +57,12 @@ def gpu_faults(machine: Machine) -> list[str]:
             f"take a CPU preset, as smol{_rent(machine)}"
         ]
     said = machine.gpu_fault
-    if "version mismatch" in said:
-        return [
-            f"nvidia-smi says {said!r}: the driver was upgraded under the running kernel, whose module is "
-            f"{machine.kernel_module or 'another version'}. Fix: reboot the host"
-        ]
-    if "No devices" in said or (not said and not machine.gpus):
-        return [
-            "nvidia-smi finds no card here. Fix: give this machine one: in a container, --gpus all; in a VM, "
-            f"passthrough{_rent(machine)}"
-        ]
-    if "communicate with the NVIDIA driver" in said:
-        return [
-            f"nvidia-smi says {said!r}: the kernel module is not loaded. Fix: modprobe nvidia; if that fails, "
-            "install the running kernel's headers and the driver anew (Secure Boot wants its module signed), then "
-            "reboot"
-        ]
-    if said and not machine.gpus:
-        return [
-            f"nvidia-smi says {said!r}. Fix: look at dmesg for NVRM and Xid; a card that fell off the bus is back "
-            f"after a reboot{_rent(machine)}"
-        ]
+    if not said and not machine.gpus:
+        said = "No devices were found"
+    for what, sentence in FAULTS.items():
+        if what in said and (not machine.gpus or what == MISMATCH):
+            module = machine.kernel_module or "another version"
+            return [sentence.format(said=repr(said), module=module, rent=_rent(machine))]
     return []
 
 
