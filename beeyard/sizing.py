@@ -44,9 +44,9 @@ def decide_memory(
         wanted = _with_context(wanted, spec, free, kept, found)
     needed = budgets.budget(wanted)
     found.memory = budgets.render(needed, free.gpu, free.host)
-    value = f"{_mib(needed.host_bytes)} of {_mib(free.host)} MiB free in the host"
+    value = f"{_mib_up(needed.host_bytes)} of {_mib(free.host)} MiB free in the host"
     if free.gpu is not None:
-        value = f"{_mib(needed.gpu_bytes)} of {_mib(free.gpu)} MiB free on the card, {value}"
+        value = f"{_mib_up(needed.gpu_bytes)} of {_mib(free.gpu)} MiB free on the card, {value}"
     found.decide("memory", value, "estimated")
     if not needed.fits(free.gpu, free.host):
         found.reasons.append(_too_much(wanted, needed, free, cards, _has_all_kernels(spec) is not False))
@@ -120,11 +120,11 @@ def _too_much(
     if finer:
         ways.append(f"set the KV cache to {finer[0].k}/{finer[0].v} (llama_settings: kv)")
     if free.gpu is not None and needed.gpu_bytes > free.gpu:
-        what = f"it takes {_mib(needed.gpu_bytes)} MiB of GPU memory, and {_mib(free.gpu)} are free"
+        what = f"it takes {_mib_up(needed.gpu_bytes)} MiB of GPU memory, and {_mib(free.gpu)} are free"
         what += f" on GPU {cards[0].index} ({cards[0].name}){_held_by(cards[0])}" if cards else ""
         ways.append("free some, or take a smaller model or another card")
     else:
-        what = f"it takes {_mib(needed.host_bytes)} MiB of the host's memory, and {_mib(free.host)} are free"
+        what = f"it takes {_mib_up(needed.host_bytes)} MiB of the host's memory, and {_mib(free.host)} are free"
         ways.append("free some, or take a smaller model or another host")
     return f"{what}. Fix: {', or '.join(ways)}"
 
@@ -136,6 +136,11 @@ def _held_by(card: Gpu) -> str:
 
 def _mib(size: int) -> int:
     return size // MIB
+
+
+def _mib_up(size: int) -> int:
+    """What is needed is never said to be less than it is."""
+    return -(-size // MIB)
 
 
 def _kernels(spec: ServerSpec, found: Found) -> None:
@@ -175,4 +180,6 @@ def _mlock(settings: HostSettings, spec: ServerSpec, machine: Machine, wanted_ki
 def _memlock_kib(spec: ServerSpec, machine: Machine) -> int | None:
     """The limit that the server will have, in KiB; None for none. A container cannot lift its own."""
     is_lifted = spec.runtime != "supervisor" and machine.virtualisation not in CONTAINERS
-    return None if is_lifted else machine.memlock_kib
+    wanted = None if spec.runtime == "supervisor" or spec.memlock == "infinity" else spec.memlock // KIB
+    limits = [limit for limit in (wanted, None if is_lifted else machine.memlock_kib) if limit is not None]
+    return min(limits, default=None)
