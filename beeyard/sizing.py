@@ -32,12 +32,14 @@ def decide_memory(
     wanted = _wanted(spec)
     if wanted is None:
         unread = [file.name for file in spec.model_files if file.lock is None or file.lock.gguf is None]
-        found.notes.append(
-            f"what it takes of memory is not known: presets/lock.yaml has no header of {' and '.join(unread)} "
-            "(`beeyard lock` writes them)"
+        _unknown(
+            settings, f"presets/lock.yaml has no header of {' and '.join(unread)}, which `beeyard lock` writes", found
         )
-        if settings.context == AUTO:
-            raise CatalogError("llama_context: auto needs the model's header. Fix: `beeyard lock`, or set a number")
+        return
+    try:
+        budgets.budget(wanted)
+    except CatalogError as error:
+        _unknown(settings, str(error).partition(". Fix:")[0], found)
         return
     free = _free(spec, machine, cards, own)
     if settings.context == AUTO:
@@ -52,6 +54,14 @@ def decide_memory(
         found.reasons.append(_too_much(wanted, needed, free, cards, _has_all_kernels(spec) is not False))
     _kernels(spec, found)
     _mlock(settings, spec, machine, needed.lockable_bytes // KIB, found)
+
+
+def _unknown(settings: HostSettings, why: str, found: Found) -> None:
+    """What cannot be computed is told, and stands against nothing but a context that is to be computed from it."""
+    if settings.context == AUTO:
+        found.reasons.append(f"llama_context: auto cannot be decided: {why}. Fix: set llama_context to a number")
+    else:
+        found.notes.append(f"what it takes of memory is not known: {why}")
 
 
 def _wanted(spec: ServerSpec) -> budgets.Plan | None:

@@ -317,6 +317,24 @@ def test_a_pair_of_cache_types_without_a_kernel_is_refused_or_noted() -> None:  
     assert reason.startswith("this build has no CUDA kernel of flash attention for KV q8_0/q4_0")
 
 
+def test_what_cannot_be_computed_is_a_note_and_stands_against_nothing() -> None:
+    turbo = {"kv": {"k": "turbo3", "v": "turbo3"}}
+    solution = plan(machine(card()), variant="guide-baseline", settings=turbo)
+    assert solution.fits, solution.reasons
+    assert "what it takes of memory is not known: " in solution.notes[0]
+    (reason,) = plan(machine(card()), variant="guide-baseline", settings=turbo, context="auto").reasons
+    assert reason.startswith("llama_context: auto cannot be decided: ")
+
+
+def test_a_context_to_be_decided_waits_for_the_header_that_a_deploy_locks() -> None:
+    solution = solve(
+        {"llama_preset": "gemma-4-31b", "llama_context": "auto"}, load_catalog([PRESETS]), machine(card())
+    )
+    assert solution.spec is not None, "or nothing would be locked"
+    assert solution.spec.unlocked_models
+    assert "has no header of gemma-4-31b-it-q4_k_s" in solution.reasons[0]
+
+
 # ------------------------------------------------------------------------------------------------ compiling there
 
 
