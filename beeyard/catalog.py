@@ -148,6 +148,8 @@ class Engine(Strict):
     accelerator: Literal["cuda", "cpu"]
     cpu_flags: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    # Whether somebody else's build has CUDA kernels for all pairs of cache types (GGML_CUDA_FA_ALL_QUANTS).
+    fa_all_quants: bool | None = None
     artefact: Artefact
 
     @model_validator(mode="after")

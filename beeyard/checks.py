@@ -6,8 +6,7 @@ Each finding is a sentence that ends with its Fix.
 
 from beeyard import images
 from beeyard.catalog import Catalog, Gguf
-from beeyard.machine import Gpu, Machine
-from beeyard.probes import DockerProbe
+from beeyard.machine import DockerState, Gpu, Machine
 from beeyard.spec import ServerSpec
 
 LEAST_ENGINE = 23  # Docker's: BuildKit by default, and compose's health conditions
@@ -24,6 +23,32 @@ CONVERTER = "scripts/convert-dflash-draft-to-upstream.py of BeeLlama v0.4"
 NEWEST_GXX = {"12.4": 13, "12.8": 14, "13.0": 15}
 
 
+MISMATCH = "version mismatch"
+# What nvidia-smi says in place of cards, and what that means; the last is for everything else that it may say.
+FAULTS = {
+    MISMATCH: (
+        "nvidia-smi says {said}: the driver was upgraded under the running kernel, whose module is {module}. "
+        "Fix: reboot the host"
+    ),
+    "No devices": (
+        "nvidia-smi finds no card here. Fix: give this machine one: in a container, --gpus all; in a VM, "
+        "passthrough{rent}"
+    ),
+    "communicate with the NVIDIA driver": (
+        "nvidia-smi says {said}: the kernel module is not loaded. Fix: modprobe nvidia; if that fails, install the "
+        "running kernel's headers and the driver anew (Secure Boot wants its module signed), then reboot"
+    ),
+    "memory.total: [N/A]": (
+        "nvidia-smi says {said}: not how much memory the card has, as where it is the host's. Fix: take another "
+        "machine; Beeyard cannot tell yet what would fit into this one"
+    ),
+    "": (
+        "nvidia-smi says {said}. Fix: look at dmesg for NVRM and Xid; a card that fell off the bus is back after a "
+        "reboot{rent}"
+    ),
+}
+
+
 def gpu_faults(machine: Machine) -> list[str]:
     """Why no card of the host can be used, as far as nvidia-smi says it."""
     if not machine.has_nvidia_smi:
@@ -32,27 +57,12 @@ def gpu_faults(machine: Machine) -> list[str]:
             f"Debian and Ubuntu llama_nvidia_driver: install does), or take a CPU preset, as smol{_rent(machine)}"
         ]
     said = machine.gpu_fault
-    if "version mismatch" in said:
-        return [
-            f"nvidia-smi says {said!r}: the driver was upgraded under the running kernel, whose module is "
-            f"{machine.kernel_module or 'another version'}. Fix: reboot the host"
-        ]
-    if "No devices" in said or (not said and not machine.gpus):
-        return [
-            "nvidia-smi finds no card here. Fix: give this machine one: in a container, --gpus all; in a VM, "
-            f"passthrough{_rent(machine)}"
-        ]
-    if "communicate with the NVIDIA driver" in said:
-        return [
-            f"nvidia-smi says {said!r}: the kernel module is not loaded. Fix: modprobe nvidia; if that fails, "
-            "install the running kernel's headers and the driver anew (Secure Boot wants its module signed), then "
-            "reboot"
-        ]
-    if said and not machine.gpus:
-        return [
-            f"nvidia-smi says {said!r}. Fix: look at dmesg for NVRM and Xid; a card that fell off the bus is back "
-            f"after a reboot{_rent(machine)}"
-        ]
+    if not said and not machine.gpus:
+        said = "No devices were found"
+    for what, sentence in FAULTS.items():
+        if what in said and (not machine.gpus or what == MISMATCH):
+            module = machine.kernel_module or "another version"
+            return [sentence.format(said=repr(said), module=module, rent=_rent(machine))]
     return []
 
 
@@ -190,36 +200,36 @@ def _other_format(kind: str) -> str:
     return "take a drafter in a format that it reads, or set llama_engine to one that reads this"
 
 
-def docker_faults(engine: DockerProbe, *, wants_gpu: bool) -> list[str]:
+def docker_faults(engine: DockerState, *, wants_gpu: bool) -> list[str]:
     """Why a host's Docker cannot run our containers, each with its Fix; what is missing altogether comes alone."""
-    if not engine["command"]:
+    if not engine.command:
         return [
             "Docker is not installed, which runtime compose wants. Fix: set llama_docker to distribution or "
             "docker.com, or llama_runtime to systemd"
         ]
-    if engine["is_snap"]:
+    if engine.is_snap:
         return [
             "Docker is installed from snap, which NVIDIA's container toolkit does not support. Fix: snap remove "
             "docker, and set llama_docker to distribution or docker.com"
         ]
-    if not engine["version"]:
+    if not engine.version:
         return [
-            f"the Docker Engine does not answer: {engine['silent'] or 'no reason given'}. "
+            f"the Docker Engine does not answer: {engine.silent or 'no reason given'}. "
             "Fix: systemctl status docker; journalctl -u docker"
         ]
     found = []
-    if _major(engine["version"]) < LEAST_ENGINE:
+    if _major(engine.version) < LEAST_ENGINE:
         found.append(
-            f"Docker Engine {engine['version']} is too old; {LEAST_ENGINE} or newer is wanted. "
+            f"Docker Engine {engine.version} is too old; {LEAST_ENGINE} or newer is wanted. "
             "Fix: upgrade it; Docker's own repository has one for this release (llama_docker: docker.com)"
         )
-    if _major(engine["compose"]) < LEAST_COMPOSE:
+    if _major(engine.compose) < LEAST_COMPOSE:
         found.append(
-            f"docker compose is {engine['compose'] or 'missing'}; version {LEAST_COMPOSE} or newer is wanted. "
+            f"docker compose is {engine.compose or 'missing'}; version {LEAST_COMPOSE} or newer is wanted. "
             "Fix: install docker-compose-plugin (Docker's repository), docker-compose-v2 (Ubuntu) or docker-compose "
             "(Debian 13)"
         )
-    if wants_gpu and "nvidia" not in engine["runtimes"] and not engine["has_cdi"]:
+    if wants_gpu and "nvidia" not in engine.runtimes and not engine.has_cdi:
         found.append(
             "Docker has no access to the NVIDIA card: docker info lists no nvidia runtime, and there is no CDI "
             "description of it. Fix: set llama_nvidia_toolkit to install, or install nvidia-container-toolkit, run "

@@ -213,9 +213,9 @@ def plan(
     """Say what hosts would run, and all that stands against it; 3 if something does. Changes nothing."""
     given = dict(_pair(item) for item in data or [])
     if facts is not None:
-        seen = survey.load(_read(facts), str(facts))
+        seen, unseen = survey.load(_read(facts), str(facts)), 0
     elif target is not None:
-        seen = _surveyed(target, given, limit or [])
+        seen, unseen = _surveyed(target, given, limit or [])
     else:
         raise CatalogError(
             "plan for whom? Fix: name an inventory, as in `beeyard plan homelab`, or a file with --facts"
@@ -233,11 +233,11 @@ def plan(
         for name, found in plans.items():
             for line in (*report(found), *(f"no: {reason}" for reason in found.reasons)):
                 typer.echo(f"[{name}] {line}")
-    raise typer.Exit(0 if all(found.fits for found in plans.values()) else DOES_NOT_FIT)
+    raise typer.Exit(unseen if all(found.fits for found in plans.values()) else DOES_NOT_FIT)
 
 
-def _surveyed(target: str, data: Mapping[str, Any], limit: list[str]) -> list[survey.Survey]:
-    """Have pyinfra look at the hosts of an inventory."""
+def _surveyed(target: str, data: Mapping[str, Any], limit: list[str]) -> tuple[list[survey.Survey], int]:
+    """Have pyinfra look at the hosts of an inventory; how it ended, too, as some may not answer."""
     inventory = PROJECT / "inventories" / f"{target}.py"
     if not inventory.is_file():
         known = sorted(path.stem for path in inventory.parent.glob("*.py"))
@@ -255,10 +255,11 @@ def _surveyed(target: str, data: Mapping[str, Any], limit: list[str]) -> list[su
             if file.exists()
             else []
         )
-    if run.returncode or not seen:
+    if run.returncode:  # of some hosts at least there are no facts
         typer.echo(run.stderr, err=True, nl=False)
+    if not seen:
         raise typer.Exit(run.returncode or 1)
-    return seen
+    return seen, run.returncode
 
 
 def _pair(item: str) -> tuple[str, Any]:

@@ -2,9 +2,7 @@
 
 from typing import Literal
 
-from pydantic import ValidationError
-
-from beeyard.catalog import CatalogError, Strict, sentence
+from beeyard.catalog import Strict
 
 Provider = Literal["runpod", "vast", ""]
 
@@ -52,15 +50,25 @@ class Nvcc(Strict):
 
 
 class DockerState(Strict):
-    """A Docker Engine; ``version`` is empty where none answers, and ``silent`` then says why."""
+    """
+    A host's Docker Engine. ``version`` is empty where none answers, and ``silent`` then says why.
 
-    version: str
+    ``free_bytes`` is what is free where it keeps its data; ``candidate`` is what apt would install.
+    """
+
+    # Empty where Docker is not installed.
+    command: str = ""
+    candidate: str = ""
+    version: str = ""
     silent: str = ""
     compose: str = ""
+    buildx: str = ""
     is_snap: bool = False
     runtimes: tuple[str, ...] = ()
     has_cdi: bool = False
     has_toolkit: bool = False
+    # The classic store takes a tarball without the layers that it has; containerd's wants all of them.
+    keeps_layers_apart: bool = True
     root: str = ""
     free_bytes: int = 0
 
@@ -94,7 +102,7 @@ class Machine(Strict):
     # Where the provider keeps what survives a stop.
     volume: str = ""
     is_root: bool = False
-    docker: DockerState | None = None
+    docker: DockerState = DockerState()
     memory_mib: int
     memory_available_mib: int
     # The cgroup's limit; None where there is none.
@@ -109,30 +117,11 @@ class Machine(Strict):
     kernel: str = ""
     glibc: str = ""
     distribution: str = ""
-    # As 22.04 or 13.
+    # As 22.04 or 13, and as jammy or trixie.
     release: str = ""
+    codename: str = ""
     listening: tuple[int, ...] = ()
     # None where nothing on the host knows.
     time_synchronised: bool | None = None
     # Of what was asked: whether its name is known and it takes connections. What nothing there can try is left out.
     reachable: dict[str, bool] = {}
-
-
-def dump(machine: Machine) -> str:
-    """As text. It holds no secret: of the environment nothing, of processes their program's name alone."""
-    return machine.model_dump_json(indent=1) + "\n"
-
-
-def load(text: str) -> Machine:
-    """
-    Read such a text.
-
-    :raises CatalogError: it is none, or one of another version.
-    """
-    try:
-        return Machine.model_validate_json(text)
-    except ValidationError as error:
-        wrong = sentence(error).partition(". Fix:")[0]
-        raise CatalogError(
-            f"these are no facts of a host that this version reads ({wrong}). Fix: write them anew with --save-facts"
-        ) from error

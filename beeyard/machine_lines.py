@@ -99,34 +99,42 @@ def machine(output: Iterable[str]) -> Machine:
         glibc=lines.one("glibc").removeprefix("glibc "),
         distribution=lines.one("distribution"),
         release=lines.one("release"),
+        codename=lines.one("codename"),
         listening=tuple(sorted(set(lines.read("listening", lambda text: int(text.rpartition(":")[2], 16))))),
         time_synchronised=SYNCHRONISED.get(lines.one("synchronised")),
         reachable=dict(lines.read("reach", _reached)),
     )
 
 
-def docker(found: Mapping[str, str]) -> DockerState | None:
+def docker(found: Mapping[str, str]) -> DockerState:
     """
-    The Docker Engine that docker.sh's lines describe; None where there is no docker.
+    The Docker Engine that docker.sh's lines describe.
 
     :raises ValueError: ``docker info`` is not as it must be.
     """
+    apart = DockerState(
+        candidate=found.get("candidate", "").replace("(none)", ""), has_toolkit=bool(found.get("toolkit"))
+    )
     if not found.get("command"):
-        return None
+        return apart
     info = docker_info(found)
     # docker info exits with 0 and lists its errors where a client finds no daemon.
     errors = info.get("ServerErrors") or []
     version = "" if errors else info.get("ServerVersion") or ""
     return DockerState(
+        candidate=apart.candidate,
+        has_toolkit=apart.has_toolkit,
+        command=found["command"],
         version=version,
         silent="" if version else errors[0] if errors else found.get("silent") or SILENT_DOCKER,
         compose=found.get("compose", ""),
+        buildx=found.get("buildx", ""),
         # snap's commands are links to snap itself.
         is_snap=any("/snap/" in f"{found.get(key, '')}/" for key in ("command", "path")),
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
         # An engine before 28 looks into no folder unless its configuration has features.cdi.
         has_cdi="cdi" in found and bool(info.get("CDISpecDirs")),
-        has_toolkit=bool(found.get("toolkit")),
+        keeps_layers_apart="io.containerd.snapshotter" not in json.dumps(info.get("DriverStatus") or []),
         root=info.get("DockerRootDir") or "",
         free_bytes=int(found.get("free_kib") or 0) * KIB,
     )

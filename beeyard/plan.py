@@ -3,11 +3,15 @@
 from beeyard.solution import Solution
 
 
-def report(solution: Solution) -> list[str]:
-    """What a host will run and why; the reasons against it are told by themselves."""
+def report(solution: Solution, *, is_full: bool = True) -> list[str]:
+    """
+    What a host will run and why; the reasons against it are told by themselves.
+
+    :param is_full: with the table of memory
+    """
     lines = [_verdict(solution)] if solution.spec else []
     lines += [f"{found.what}: {found.value} ({found.why})" for found in solution.decisions]
-    lines += solution.memory.splitlines() if solution.memory else []
+    lines += solution.memory.splitlines() if solution.memory and is_full else []
     return [*lines, *(f"note: {note}" for note in solution.notes)]
 
 

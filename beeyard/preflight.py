@@ -7,7 +7,7 @@ from beeyard.checks import docker_faults
 from beeyard.contract import load_table, violations
 from beeyard.dialects import argv
 from beeyard.machine import Machine
-from beeyard.probes import DockerProbe, Probe
+from beeyard.probes import Probe
 from beeyard.spec import ServerSpec
 
 SPARE = 1.05  # of the missing bytes, so that a disk is never filled to the brim
@@ -21,7 +21,13 @@ OLD_DOCKERS = {("debian", "bookworm"), ("debian", "bullseye"), ("ubuntu", "focal
 
 
 def obstacles(
-    spec: ServerSpec, probe: Probe, is_here: bool, own_pids: list[int], missing_bytes: int, not_locked: list[str]
+    spec: ServerSpec,
+    machine: Machine,
+    probe: Probe,
+    is_here: bool,
+    own_pids: list[int],
+    missing_bytes: int,
+    not_locked: list[str],
 ) -> list[str]:
     """
     Why this host cannot have this spec's server.
@@ -34,16 +40,16 @@ def obstacles(
         *(not_locked or spec.unlocked_models),
         *([] if not_locked and spec.engine.asset else spec.unlocked_engine),
         *_files_here(spec),
-        *_tools(probe),
-        *_cpu(spec, probe),
-        *_places(spec, probe, missing_bytes),
-        *_port(spec, probe, own_pids),
+        *_tools(machine, probe),
+        *_cpu(spec, machine),
+        *_places(spec, machine, probe, missing_bytes),
+        *_port(spec, machine, probe, own_pids),
         *_flags(spec),
-        *_root(spec, probe, is_here),
+        *_root(spec, machine, is_here),
     ]
 
 
-def machine_obstacles(spec: ServerSpec, probe: Probe, machine: Machine) -> list[str]:
+def machine_obstacles(spec: ServerSpec, machine: Machine) -> list[str]:
     """Why what the host's data asks of the machine itself cannot be had there."""
     asked = {
         "llama_gpu_at_boot": spec.gpu_at_boot,
@@ -52,7 +58,7 @@ def machine_obstacles(spec: ServerSpec, probe: Probe, machine: Machine) -> list[
         "llama_limits": bool(spec.limits.model_dump(exclude_none=True)),
     }
     keys = [key for key, is_asked in asked.items() if is_asked]
-    if keys and not probe["is_root"]:
+    if keys and not machine.is_root:
         return [
             f"{', '.join(keys)} changes the machine, and this user is not root. "
             "Fix: add _sudo: true to the host's data, or leave it out"
@@ -65,7 +71,7 @@ def machine_obstacles(spec: ServerSpec, probe: Probe, machine: Machine) -> list[
                 f"{key} is set, but this host is a container ({machine.provider or machine.virtualisation}), whose "
                 f"driver is that of the machine below it. Fix: leave {key} out here"
             )
-    if spec.gpu_at_boot and not is_contained and not probe["has_systemd"]:
+    if spec.gpu_at_boot and not is_contained and machine.init != "systemd":
         found.append(
             "llama_gpu_at_boot is a systemd unit, and systemd does not run this host. Fix: leave it out here"
         )
@@ -76,33 +82,34 @@ def machine_obstacles(spec: ServerSpec, probe: Probe, machine: Machine) -> list[
     return found
 
 
-def docker_obstacles(spec: ServerSpec, docker: DockerProbe | None) -> list[str]:
+def docker_obstacles(spec: ServerSpec, machine: Machine) -> list[str]:
     """Why this host's Docker cannot have this spec's server; what the deploy will install is no reason."""
-    if spec.image is None or docker is None:
+    if spec.image is None:
         return []
+    docker = machine.docker
     found = docker_faults(docker, wants_gpu=spec.wants_gpu)
-    if not docker["command"] and spec.docker == "distribution":
-        found = _distribution(docker)
-    elif not docker["command"] and spec.docker == "docker.com":
+    if not docker.command and spec.docker == "distribution":
+        found = _distribution(machine)
+    elif not docker.command and spec.docker == "docker.com":
         found = []
     elif spec.wants_gpu and spec.nvidia_toolkit == "install":
         found = docker_faults(docker, wants_gpu=False)
-    if docker["root"] and docker["free_bytes"] < IMAGE_BYTES[spec.image.source]:
+    if docker.root and docker.free_bytes < IMAGE_BYTES[spec.image.source]:
         found.append(
-            f"{docker['root']}, where Docker keeps its data, has {docker['free_bytes'] / GIB:.1f} GiB free; the "
+            f"{docker.root}, where Docker keeps its data, has {docker.free_bytes / GIB:.1f} GiB free; the "
             f"image wants {IMAGE_BYTES[spec.image.source] / GIB:.0f} GiB. Fix: docker system prune, or give it "
             "another disk"
         )
     return found
 
 
-def build_obstacles(spec: ServerSpec, probe: Probe, tools: dict[str, str] | None) -> list[str]:
+def build_obstacles(spec: ServerSpec, machine: Machine, probe: Probe, tools: dict[str, str] | None) -> list[str]:
     """Why this host cannot compile its engine, if it is to; ``tools`` is None where it is not."""
     if tools is None:
         return []
     missing = [tool for tool in ("git", "cmake", "ninja", "c++") if not tools.get(tool)]
     found = []
-    if missing and not (probe["has_apt"] and probe["is_root"]):
+    if missing and not (probe["has_apt"] and machine.is_root):
         found.append(
             f"{spec.engine.title} is compiled here, and {', '.join(missing)} is missing, which this user cannot "
             "install. Fix: install build-essential cmake ninja-build git, or choose another engine with llama_engine"
@@ -115,10 +122,10 @@ def build_obstacles(spec: ServerSpec, probe: Probe, tools: dict[str, str] | None
     return found
 
 
-def _distribution(docker: DockerProbe) -> list[str]:
-    if (docker["distribution"], docker["codename"]) in OLD_DOCKERS:
+def _distribution(machine: Machine) -> list[str]:
+    if (machine.distribution, machine.codename) in OLD_DOCKERS:
         return [
-            f"the Docker of {docker['distribution']} {docker['codename']} ({docker['candidate'] or 'none'}) has no "
+            f"the Docker of {machine.distribution} {machine.codename} ({machine.docker.candidate or 'none'}) has no "
             "compose 2. Fix: set llama_docker to docker.com"
         ]
     return []
@@ -133,8 +140,8 @@ def _files_here(spec: ServerSpec) -> list[str]:
     ]
 
 
-def _tools(probe: Probe) -> list[str]:
-    if probe["has_apt"] and probe["is_root"]:
+def _tools(machine: Machine, probe: Probe) -> list[str]:
+    if probe["has_apt"] and machine.is_root:
         return []  # what is missing will be installed
     found = []
     for tool in ("python", "curl"):
@@ -144,10 +151,10 @@ def _tools(probe: Probe) -> list[str]:
     return found
 
 
-def _cpu(spec: ServerSpec, probe: Probe) -> list[str]:
+def _cpu(spec: ServerSpec, machine: Machine) -> list[str]:
     if spec.engine_is_in_image:  # with backends for every CPU
         return []
-    missing = [flag for flag in spec.engine.cpu_flags if flag not in probe["cpu_flags"]]
+    missing = [flag for flag in spec.engine.cpu_flags if flag not in machine.cpu_flags]
     if not missing:
         return []
     return [
@@ -156,7 +163,7 @@ def _cpu(spec: ServerSpec, probe: Probe) -> list[str]:
     ]
 
 
-def _places(spec: ServerSpec, probe: Probe, missing_bytes: int) -> list[str]:
+def _places(spec: ServerSpec, machine: Machine, probe: Probe, missing_bytes: int) -> list[str]:
     found = []
     if not probe["prefix_writable"]:
         found.append(
@@ -164,17 +171,18 @@ def _places(spec: ServerSpec, probe: Probe, missing_bytes: int) -> list[str]:
             "Fix: set llama_prefix to a directory of this user's, or connect as root"
         )
     wanted = int(missing_bytes * SPARE)
-    if wanted > probe["free_bytes"]:
+    free = machine.free_bytes.get(str(spec.models_dir))  # none where nobody could say
+    if free is not None and wanted > free:
         found.append(
-            f"{spec.models_dir} has {probe['free_bytes'] / GIB:.2f} GiB free; the missing model files want "
+            f"{spec.models_dir} has {free / GIB:.2f} GiB free; the missing model files want "
             f"{wanted / GIB:.2f} GiB. Fix: free that much, or set llama_models_dir to another disk"
         )
     return found
 
 
-def _port(spec: ServerSpec, probe: Probe, own_pids: list[int]) -> list[str]:
+def _port(spec: ServerSpec, machine: Machine, probe: Probe, own_pids: list[int]) -> list[str]:
     # In a container every port is free to take.
-    runs_as_root = (probe["is_root"] and spec.user is None) or spec.image is not None
+    runs_as_root = (machine.is_root and spec.user is None) or spec.image is not None
     if spec.port < probe["first_free_port"] and not runs_as_root:
         return [
             f"port {spec.port} is root's alone, and the server runs as {spec.user or 'this user'}. "
@@ -196,8 +204,8 @@ def _flags(spec: ServerSpec) -> list[str]:
     return [f"{text}. Fix: change the settings, or choose another engine with llama_engine" for text in found]
 
 
-def _root(spec: ServerSpec, probe: Probe, is_here: bool) -> list[str]:
-    if probe["is_root"] or is_here or spec.engine_is_in_image or spec.engine.artefact.kind != "debian":
+def _root(spec: ServerSpec, machine: Machine, is_here: bool) -> list[str]:
+    if machine.is_root or is_here or spec.engine_is_in_image or spec.engine.artefact.kind != "debian":
         return []
     return [
         f"{spec.engine_name} is a Debian package, and this user is not root. "

@@ -3,17 +3,7 @@
 from typing import NamedTuple
 
 from beeyard import budget as budgets
-from beeyard.budget import (
-    Budget,
-    Weights,
-    budget,
-    kv_types_that_fit,
-    lacking_kernel,
-    largest_context,
-    render,
-    standard_context,
-)
-from beeyard.catalog import CatalogError
+from beeyard.catalog import CatalogError, KvTypes
 from beeyard.machine import Gpu, Machine
 from beeyard.solution import AUTO, Found, Kept, Own
 from beeyard.spec import UNLOCKED, HostSettings, ServerSpec
@@ -42,30 +32,42 @@ def decide_memory(
     wanted = _wanted(spec)
     if wanted is None:
         unread = [file.name for file in spec.model_files if file.lock is None or file.lock.gguf is None]
-        found.notes.append(
-            f"what it takes of memory is not known: presets/lock.yaml has no header of {' and '.join(unread)} "
-            "(`beeyard lock` writes them)"
+        _unknown(
+            settings, f"presets/lock.yaml has no header of {' and '.join(unread)}, which `beeyard lock` writes", found
         )
-        if settings.context == AUTO:
-            raise CatalogError("llama_context: auto needs the model's header. Fix: `beeyard lock`, or set a number")
+        return
+    try:
+        budgets.budget(wanted)
+    except CatalogError as error:
+        _unknown(settings, str(error).partition(". Fix:")[0], found)
         return
     free = _free(spec, machine, cards, own)
     if settings.context == AUTO:
         wanted = _with_context(wanted, spec, free, kept, found)
-    needed = budget(wanted)
-    found.memory = render(needed, free.gpu, free.host)
+    needed = budgets.budget(wanted)
+    found.memory = budgets.render(needed, free.gpu, free.host)
+    value = f"{_mib_up(needed.host_bytes)} of {_mib(free.host)} MiB free in the host"
+    if free.gpu is not None:
+        value = f"{_mib_up(needed.gpu_bytes)} of {_mib(free.gpu)} MiB free on the card, {value}"
+    found.decide("memory", value, "estimated")
     if not needed.fits(free.gpu, free.host):
-        found.reasons.append(_too_much(wanted, needed, free, cards, _has_all_kernels(spec)))
-    if spec.wants_gpu:
-        lacking = lacking_kernel(spec.settings.kv, spec.engine.dialect, has_all_kernels=_has_all_kernels(spec))
-        found.reasons += [lacking] if lacking else []
+        found.reasons.append(_too_much(wanted, needed, free, cards, _has_all_kernels(spec) is not False))
+    _kernels(spec, found)
     _mlock(settings, spec, machine, needed.lockable_bytes // KIB, found)
+
+
+def _unknown(settings: HostSettings, why: str, found: Found) -> None:
+    """What cannot be computed is told, and stands against nothing but a context that is to be computed from it."""
+    if settings.context == AUTO:
+        found.reasons.append(f"llama_context: auto cannot be decided: {why}. Fix: set llama_context to a number")
+    else:
+        found.notes.append(f"what it takes of memory is not known: {why}")
 
 
 def _wanted(spec: ServerSpec) -> budgets.Plan | None:
     """The spec as the budget takes it; None while a header is not known."""
     weights = [
-        Weights(file.lock.gguf, sum(piece.size for piece in file.pieces))
+        budgets.Weights(file.lock.gguf, sum(piece.size for piece in file.pieces))
         for file in spec.model_files
         if file.lock is not None and file.lock.gguf is not None
     ]
@@ -96,12 +98,12 @@ def _free(spec: ServerSpec, machine: Machine, cards: tuple[Gpu, ...], own: Own) 
 def _with_context(wanted: budgets.Plan, spec: ServerSpec, free: _Memory, kept: Kept, found: Found) -> budgets.Plan:
     """The context that was decided before, while that fits; else the largest usual one."""
     most = wanted.model.header.context
-    context, why = standard_context(wanted, free.gpu, free.host, most), "the largest usual size that fits"
+    context, why = budgets.standard_context(wanted, free.gpu, free.host, most), "the largest usual size that fits"
     before = kept.context if kept.of == what_is_served(spec) else None
-    if before and budget(_at(wanted, before)).fits(free.gpu, free.host):
+    if before and budgets.budget(_at(wanted, before)).fits(free.gpu, free.host):
         context, why = before, "as it was decided here before, and it fits"
     if context is None:
-        needed = budget(_at(wanted, budgets.CONTEXTS[0]))
+        needed = budgets.budget(_at(wanted, budgets.CONTEXTS[0]))
         raise CatalogError(_too_much(_at(wanted, budgets.CONTEXTS[0]), needed, free, (), has_all_kernels=True))
     found.decide("context", f"{context} tokens", why, context=context)
     return _at(wanted, context)
@@ -117,22 +119,22 @@ def what_is_served(spec: ServerSpec) -> str:
 
 
 def _too_much(
-    wanted: budgets.Plan, needed: Budget, free: _Memory, cards: tuple[Gpu, ...], has_all_kernels: bool
+    wanted: budgets.Plan, needed: budgets.Budget, free: _Memory, cards: tuple[Gpu, ...], has_all_kernels: bool
 ) -> str:
     """What it takes, what is free, and what would fit."""
     ways = []
-    context = largest_context(wanted, free.gpu, free.host, wanted.settings.context)
+    context = budgets.largest_context(wanted, free.gpu, free.host, wanted.settings.context)
     if context:
         ways.append(f"set llama_context to {context} or less")
-    finer = kv_types_that_fit(wanted, free.gpu, free.host, has_all_kernels=has_all_kernels)
+    finer = budgets.kv_types_that_fit(wanted, free.gpu, free.host, has_all_kernels=has_all_kernels)
     if finer:
         ways.append(f"set the KV cache to {finer[0].k}/{finer[0].v} (llama_settings: kv)")
     if free.gpu is not None and needed.gpu_bytes > free.gpu:
-        what = f"it takes {_mib(needed.gpu_bytes)} MiB of GPU memory, and {_mib(free.gpu)} are free"
+        what = f"it takes {_mib_up(needed.gpu_bytes)} MiB of GPU memory, and {_mib(free.gpu)} are free"
         what += f" on GPU {cards[0].index} ({cards[0].name}){_held_by(cards[0])}" if cards else ""
         ways.append("free some, or take a smaller model or another card")
     else:
-        what = f"it takes {_mib(needed.host_bytes)} MiB of the host's memory, and {_mib(free.host)} are free"
+        what = f"it takes {_mib_up(needed.host_bytes)} MiB of the host's memory, and {_mib(free.host)} are free"
         ways.append("free some, or take a smaller model or another host")
     return f"{what}. Fix: {', or '.join(ways)}"
 
@@ -146,9 +148,31 @@ def _mib(size: int) -> int:
     return size // MIB
 
 
-def _has_all_kernels(spec: ServerSpec) -> bool:
-    """Whether the engine is built with every kernel of flash attention, as our images and builds on hosts are."""
-    return spec.engine_is_in_image or spec.engine_is_compiled
+def _mib_up(size: int) -> int:
+    """What is needed is never said to be less than it is."""
+    return -(-size // MIB)
+
+
+def _kernels(spec: ServerSpec, found: Found) -> None:
+    """Whether the engine computes attention with these cache types on the card."""
+    if not spec.wants_gpu:
+        return
+    knows = _has_all_kernels(spec)
+    lacking = budgets.lacking_kernel(spec.settings.kv, spec.engine.dialect, has_all_kernels=knows is not False)
+    if lacking:
+        found.reasons.append(lacking)
+    elif knows is None and budgets.lacking_kernel(spec.settings.kv, spec.engine.dialect, has_all_kernels=False):
+        kv = spec.settings.kv or KvTypes(k="f16", v="f16")
+        found.notes.append(
+            f"whether {spec.engine.title} was built with a CUDA kernel for KV {kv.k}/{kv.v} is not known; without, "
+            "attention runs on the CPU and prompts take ten times as long. Its fa_all_quants in presets/engines.yaml "
+            "says it"
+        )
+
+
+def _has_all_kernels(spec: ServerSpec) -> bool | None:
+    """Whether the engine has every kernel of flash attention, as what we build has; None: who knows."""
+    return True if spec.engine_is_in_image or spec.engine_is_compiled else spec.engine.fa_all_quants
 
 
 def _mlock(settings: HostSettings, spec: ServerSpec, machine: Machine, wanted_kib: int, found: Found) -> None:
@@ -166,4 +190,6 @@ def _mlock(settings: HostSettings, spec: ServerSpec, machine: Machine, wanted_ki
 def _memlock_kib(spec: ServerSpec, machine: Machine) -> int | None:
     """The limit that the server will have, in KiB; None for none. A container cannot lift its own."""
     is_lifted = spec.runtime != "supervisor" and machine.virtualisation not in CONTAINERS
-    return None if is_lifted else machine.memlock_kib
+    wanted = None if spec.runtime == "supervisor" or spec.memlock == "infinity" else spec.memlock // KIB
+    limits = [limit for limit in (wanted, None if is_lifted else machine.memlock_kib) if limit is not None]
+    return min(limits, default=None)

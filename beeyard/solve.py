@@ -18,14 +18,13 @@ from beeyard.spec import HeldEngine, HostKind, HostSettings, host_settings, reso
 
 def host_kind(machine: Machine, cards: tuple[Gpu, ...], held: HeldEngine | None) -> HostKind:
     """What of a host decides how its server is run, if it is to run on these cards."""
-    docker = machine.docker
     return HostKind(
         has_systemd=machine.init == "systemd",
         is_root=machine.is_root,
         compute_capabilities=tuple(sorted({card.compute_capability for card in cards if card.compute_capability})),
         card=cards[0].uuid if cards and len(machine.gpus) > 1 else None,
-        has_cdi=docker is not None and docker.has_cdi,
-        has_nvidia_runtime=docker is not None and "nvidia" in docker.runtimes,
+        has_cdi=machine.docker.has_cdi,
+        has_nvidia_runtime="nvidia" in machine.docker.runtimes,
         held_engine=held,
     )
 
@@ -125,7 +124,7 @@ def _runtime(settings: HostSettings, catalog: Catalog, machine: Machine, kind: H
 def _against_compose(settings: HostSettings, catalog: Catalog, machine: Machine, kind: HostKind) -> str:
     """Why a host under systemd does not run containers, unless it is told to; empty if it does."""
     docker = machine.docker
-    if docker is None:
+    if not docker.command:
         return "there is no Docker Engine here"
     if not docker.version:
         return "its Docker Engine does not answer"

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from beeyard.catalog import Catalog, CatalogError, Strict, sentence
 from beeyard.machine import Machine
 from beeyard.preflight import build_obstacles, docker_obstacles, machine_obstacles, obstacles
-from beeyard.probes import DockerProbe, Probe
+from beeyard.probes import Probe
 from beeyard.sizing import what_is_served
 from beeyard.solution import Kept, Own, Solution
 from beeyard.solve import solve
@@ -34,7 +34,6 @@ class Survey(Strict):
     data: dict[str, Any]
     machine: Machine
     probe: Probe
-    docker: DockerProbe | None = None
     tools: dict[str, str] | None = None
     is_here: bool = False
     own_pids: tuple[int, ...] = ()
@@ -78,14 +77,13 @@ def planned(survey: Survey, solution: Solution, not_locked: list[str]) -> Soluti
     spec = solution.spec
     if spec is None:
         return solution
+    machine, probe, missing = survey.machine, survey.probe, missing_bytes(survey, spec)
     found = [
         *solution.reasons,
-        *obstacles(
-            spec, survey.probe, survey.is_here, list(survey.own_pids), missing_bytes(survey, spec), not_locked
-        ),
-        *docker_obstacles(spec, survey.docker),
-        *machine_obstacles(spec, survey.probe, survey.machine),
-        *build_obstacles(spec, survey.probe, survey.tools if spec.engine_is_compiled else None),
+        *obstacles(spec, machine, probe, survey.is_here, list(survey.own_pids), missing, not_locked),
+        *docker_obstacles(spec, machine),
+        *machine_obstacles(spec, machine),
+        *build_obstacles(spec, machine, probe, survey.tools if spec.engine_is_compiled else None),
     ]
     return solution.model_copy(update={"reasons": tuple(dict.fromkeys(found))})
 

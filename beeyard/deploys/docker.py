@@ -21,17 +21,16 @@ DISTRIBUTION = {
 @deploy("Prepare Docker")
 def engine(plan: Plan) -> None:
     """A Docker Engine with compose, and access to the card; each only if the host's data asks for it."""
-    spec, docker = plan.spec, plan.docker
-    assert docker is not None  # noqa: S101 -- runtime compose always asks for it
+    spec, machine = plan.spec, plan.machine
     repositories = load_catalog().repositories
-    names: tuple[str, ...] = DISTRIBUTION.get(docker["distribution"], DISTRIBUTION["debian"])
+    names: tuple[str, ...] = DISTRIBUTION.get(machine.distribution, DISTRIBUTION["debian"])
     if spec.docker == "docker.com":
         names = repositories["docker"].packages
-        _add("docker", repositories["docker"], docker["distribution"], docker["codename"])
+        _add("docker", repositories["docker"], machine.distribution, machine.codename)
     if spec.docker != "present":
         docker_engines.installed(name="Docker Engine", packages=names)
     if spec.wants_gpu and spec.nvidia_toolkit == "install":
-        _add("nvidia", repositories["nvidia"], docker["distribution"], docker["codename"])
+        _add("nvidia", repositories["nvidia"], machine.distribution, machine.codename)
         packages.installed(name="NVIDIA container toolkit", packages=repositories["nvidia"].packages)
         docker_engines.sees_nvidia(name="Docker's access to the card")
     docker_engines.answers(name="Check Docker", wants_gpu=spec.wants_gpu)

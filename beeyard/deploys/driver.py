@@ -2,7 +2,8 @@
 
 from pyinfra.api import deploy
 
-from beeyard.deploys.host_spec import missing_driver, refused
+from beeyard.deploys.host_spec import missing_driver
+from beeyard.deploys.surveyed import refused
 from beeyard.drivers import driver_obstacles
 from beeyard.operations import drivers
 

@@ -4,18 +4,19 @@ import os
 import sys
 from typing import NamedTuple
 
-from pyinfra import host, logger, state
+from pyinfra import host, logger
 
 from beeyard.catalog import CatalogError, load_catalog
 from beeyard.deploys.carried_images import with_carried_image
 from beeyard.deploys.keys import given_key
 from beeyard.deploys.locks import lock_missing
 from beeyard.deploys.sources import named_peer
-from beeyard.deploys.surveyed import look, look_closer, may_look
+from beeyard.deploys.surveyed import look, look_closer, may_look, refused
 from beeyard.facts.connections import ConnectionProcess
 from beeyard.facts.driver import NvidiaDriver
+from beeyard.machine import Machine
 from beeyard.plan import report
-from beeyard.probes import DockerProbe, DriverProbe, Probe
+from beeyard.probes import DriverProbe, Probe
 from beeyard.solution import Solution
 from beeyard.spec import ANY_HOST, HostSettings, ServerSpec, host_settings, resolve
 from beeyard.survey import decided_text, planned, solved
@@ -25,10 +26,9 @@ class Plan(NamedTuple):
     """A spec with what its host is, and where our tools are there."""
 
     spec: ServerSpec
+    machine: Machine
     probe: Probe
     is_here: bool
-    # Its Docker Engine, where that is to run the server.
-    docker: DockerProbe | None
     # A process on the host that lives as long as this deploy; 0 where there is none to be seen.
     deploy_pid: int
 
@@ -69,7 +69,7 @@ def host_plan() -> Plan | None:
         plan, solution = _plan()
     except CatalogError as error:
         solution, plan = Solution(reasons=(str(error),)), None
-    for line in report(solution):
+    for line in report(solution, is_full=not solution.fits):
         logger.info(f"{host.print_prefix}{line}")
     return None if refused(list(solution.reasons)) else plan
 
@@ -104,15 +104,6 @@ def our_settings() -> HostSettings | None:
     return None
 
 
-def refused(reasons: list[str]) -> bool:
-    """Tell every reason there is and fail the host alone; whether there was any."""
-    for reason in reasons:
-        logger.error(f"{host.print_prefix}{reason}")
-    if reasons:
-        state.fail_hosts({host})
-    return bool(reasons)
-
-
 def _plan() -> tuple[Plan | None, Solution]:
     survey = look()
     solution, not_locked = solved(survey, load_catalog()), []
@@ -126,5 +117,5 @@ def _plan() -> tuple[Plan | None, Solution]:
     survey = look_closer(survey, spec)
     deploy_pid = os.getpid() if survey.is_here else host.get_fact(ConnectionProcess, _sudo=False)
     has_peer = named_peer(spec.model_source) is not None
-    plan = Plan(spec, survey.probe, survey.is_here, survey.docker, deploy_pid, has_peer, decided_text(solution))
+    plan = Plan(spec, survey.machine, survey.probe, survey.is_here, deploy_pid, has_peer, decided_text(solution))
     return plan, planned(survey, solution.model_copy(update={"spec": spec}), not_locked)

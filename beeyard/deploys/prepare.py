@@ -26,9 +26,9 @@ def prepare(plan: Plan) -> None:
         deploy_locks.held(
             name="Wait for other deploys", directory=str(plan.spec.prefix / "run"), deploy_pid=plan.deploy_pid
         )
-    if plan.probe["is_root"] and plan.probe["has_apt"]:
+    if plan.machine.is_root and plan.probe["has_apt"]:
         packages.installed(name="Install packages", packages=_packages(plan))
-    if plan.probe["is_root"] and plan.spec.user is not None and plan.spec.image is None:
+    if plan.machine.is_root and plan.spec.user is not None and plan.spec.image is None:
         users.service_user(name="Make the service's user", user=plan.spec.user)
     file_set.present(name="Write directories and tools", items=_items(plan))
     if plan.spec.runtime == "supervisor":
@@ -38,7 +38,7 @@ def prepare(plan: Plan) -> None:
             directory=str(plan.spec.prefix / "lib" / carried.name),
             tarball=carried.tarball,
         )
-    if plan.probe["is_root"]:
+    if plan.machine.is_root:
         _machine(plan)
 
 
@@ -97,7 +97,7 @@ def _items(plan: Plan) -> list[file_set.Item]:
         items.append(Directory(f"{prefix}/lib/build"))
         items += [File(f"{prefix}/lib/build/{Path(path).name}", content) for path, content in carried.items()]
     if spec.runtime == "supervisor":
-        conf = supervisord_conf(prefix, is_root=plan.probe["is_root"])
+        conf = supervisord_conf(prefix, is_root=plan.machine.is_root)
         items += [
             File(f"{prefix}/etc/supervisord.conf", conf.encode()),
             Link(f"{prefix}/lib/supervisor", supervisor().name),

@@ -6,7 +6,7 @@ from pyinfra import host, logger
 from pyinfra.api import deploy
 
 from beeyard.catalog import CatalogError, load_catalog
-from beeyard.deploys.host_spec import refused
+from beeyard.deploys.surveyed import refused
 from beeyard.facts.model_files import ModelStore
 from beeyard.operations import model_files
 from beeyard.spec import every_variant

@@ -4,11 +4,10 @@ import fcntl
 import os
 from pathlib import Path
 
-from pyinfra import host
+from pyinfra import host, logger, state
 from pyinfra.connectors.local import LocalConnector
 
 from beeyard.catalog import CatalogError, load_catalog
-from beeyard.facts.docker import DockerEngine
 from beeyard.facts.files import JsonFile
 from beeyard.facts.host import BuildTools, HostProbe, SudoWorks
 from beeyard.facts.machine import MachineFacts
@@ -45,20 +44,19 @@ def look() -> Survey:
     may_look()
     settings = host_settings(host.data.dict())
     prefix, models_dir = str(settings.prefix), str(settings.models_dir or settings.prefix / "models")
-    probe = host.get_fact(HostProbe, prefix=prefix, models_dir=models_dir, port=settings.port, held_engine=HELD)
+    probe = host.get_fact(HostProbe, prefix=prefix, port=settings.port, held_engine=HELD)
     now = host.get_fact(ServerState, guard=f"{prefix}/bin/guard.py", prefix=prefix)
     # A guard of an older version names the server's process alone.
     pids = [int(pid) for pid in now.get("listener_pids") or [now.get("pid")] if pid]
     machine = host.get_fact(MachineFacts, paths=[prefix, models_dir])
-    if machine is None:  # pyinfra has failed it and said why, and goes on while other hosts remain
-        raise CatalogError("what this host says of itself is not understood. Fix: report the line above as an issue")
+    if probe is None or machine is None:  # pyinfra has failed it and said why, and goes on while other hosts remain
+        raise CatalogError("this host's facts are not understood. Fix: report the line above as an issue")
     kept = host.get_fact(JsonFile, path=f"{prefix}/current/{DECIDED}")
     return Survey(
         name=host.name,
         data=our_data(host.data.dict()),
         machine=machine,
         probe=probe,
-        docker=host.get_fact(DockerEngine) if settings.runtime == "compose" else None,
         is_here=isinstance(host.connector, LocalConnector),
         own_pids=tuple(pids),
         own_vram_mib=now.get("vram_mib") or 0,
@@ -80,11 +78,24 @@ def look_closer(survey: Survey, spec: ServerSpec) -> Survey:
 
 
 def write_survey() -> None:
-    """Add the current host's survey to the file that BEEYARD_SURVEY names."""
-    survey = look()
+    """Add the current host's survey to the file that BEEYARD_SURVEY names; what is wrong with its data is told."""
+    try:
+        survey = look()
+    except CatalogError as error:
+        refused([str(error)])
+        return
     solution = solved(survey, load_catalog())
     if solution.spec is not None:
         survey = look_closer(survey, solution.spec)
     with Path(os.environ[SURVEY_FILE]).open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(survey.model_dump_json() + "\n")
+
+
+def refused(reasons: list[str]) -> bool:
+    """Tell every reason there is and fail the host alone; whether there was any."""
+    for reason in reasons:
+        logger.error(f"{host.print_prefix}{reason}")
+    if reasons:
+        state.fail_hosts({host})
+    return bool(reasons)

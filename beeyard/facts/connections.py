@@ -1,6 +1,8 @@
 """Facts about the connection through which a deploy reaches a host."""
 
-from pyinfra.api import FactBase, FactProcessError
+from pyinfra.api import FactBase
+
+from beeyard.facts.errors import not_understood
 
 # Up from this shell to the sshd process that serves this connection, and ends with it.
 LOOK = r"""
@@ -24,5 +26,5 @@ class ConnectionProcess(FactBase[int]):
         """It is a number."""
         try:
             return int(output[-1])
-        except (IndexError, ValueError) as error:
-            raise FactProcessError(f"unexpected connection process: {output!r}") from error
+        except (IndexError, ValueError):
+            raise not_understood("the connection", repr(output)) from None

@@ -4,57 +4,28 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
-from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
+from pyinfra.api import FactBase, QuoteString, StringCommand
 
 from beeyard import machine_lines
+from beeyard.facts.errors import not_understood
 from beeyard.machine import DockerState
-from beeyard.probes import DockerProbe
 
 ENGINE = Path(__file__).with_suffix(".sh").read_text()
-# One script, so that the host is asked once. A missing thing is an empty value, never an error.
-PROBE = rf"""
-{ENGINE}
-echo "candidate=$(apt-cache policy docker.io 2>/dev/null | sed -n 's/^ *Candidate: *//p')"
-echo "codename=$(. /etc/os-release && echo "$VERSION_CODENAME")"
-echo "distribution=$(. /etc/os-release && echo "$ID")"
-docker_engine 20
-exit 0
-"""
 
 
-class DockerEngine(FactBase[DockerProbe]):
+class DockerEngine(FactBase[DockerState]):
     """Returns what decides whether a host can run containers of ours."""
 
     def command(self) -> StringCommand:
         """One command for all of it."""
-        return StringCommand("sh -c", QuoteString(PROBE))
+        return StringCommand("sh -c", QuoteString(f"{ENGINE}\ndocker_engine 20\nexit 0"))
 
-    def process(self, output: list[str]) -> DockerProbe:
-        """Read the lines that PROBE prints."""
-        found = dict(line.split("=", 1) for line in output if "=" in line)
+    def process(self, output: list[str]) -> DockerState:
+        """Read the lines that docker.sh prints."""
         try:
-            engine = machine_lines.docker(found) or DockerState(version="")
-            driver_status = json.dumps(machine_lines.docker_info(found).get("DriverStatus") or [])
-            return DockerProbe(
-                command=found["command"],
-                is_snap=engine.is_snap,
-                candidate=found["candidate"].replace("(none)", ""),
-                distribution=found["distribution"],
-                codename=found["codename"],
-                has_toolkit=bool(found["toolkit"]),
-                compose=engine.compose,
-                buildx=found.get("buildx", ""),
-                version=engine.version,
-                silent=engine.silent,
-                runtimes=list(engine.runtimes),
-                has_cdi=engine.has_cdi,
-                root=engine.root,
-                # The classic store takes a tarball without the layers that it has; containerd's wants all of them.
-                keeps_layers_apart="io.containerd.snapshotter" not in driver_status,
-                free_bytes=engine.free_bytes,
-            )
-        except (KeyError, ValueError) as error:
-            raise FactProcessError(f"unexpected Docker probe: {output!r}") from error
+            return machine_lines.docker(dict(line.split("=", 1) for line in output if "=" in line))
+        except ValueError as error:
+            raise not_understood("Docker", f"{error} in {output!r}") from None
 
 
 class ImageState(TypedDict):
@@ -83,8 +54,8 @@ class ImageStates(FactBase[dict[str, ImageState]]):
         """A line an image."""
         try:
             return {name: image_state(json.loads(text)) for name, text in (line.split("=", 1) for line in output)}
-        except (KeyError, ValueError) as error:
-            raise FactProcessError(f"unexpected image states: {output!r}") from error
+        except (KeyError, ValueError):
+            raise not_understood("its images", repr(output)) from None
 
 
 class ImageHelp(FactBase[str]):

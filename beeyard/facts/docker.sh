@@ -5,6 +5,7 @@
 docker_engine() { # SECONDS that the engine may take for an answer
     docker=$(command -v docker)
     echo "command=$docker"
+    echo "candidate=$(apt-cache policy docker.io 2>/dev/null | sed -n 's/^ *Candidate: *//p')"
     echo "toolkit=$(command -v nvidia-ctk)"
     [ -n "$docker" ] || return 0
     echo "path=$(readlink -f "$docker")"

@@ -3,7 +3,9 @@
 import json
 from typing import Any, TypedDict
 
-from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
+from pyinfra.api import FactBase, QuoteString, StringCommand
+
+from beeyard.facts.errors import not_understood
 
 
 class FileState(TypedDict):
@@ -52,8 +54,8 @@ class FileStates(FactBase[dict[str, FileState]]):
                     target=content if kind == "symbolic link" else None,
                     sha256=content if kind == "regular file" else None,
                 )
-        except ValueError as error:
-            raise FactProcessError(f"unexpected file states: {output!r}") from error
+        except ValueError:
+            raise not_understood("its files", repr(output)) from None
         return found
 
 

@@ -2,31 +2,23 @@
 
 import json
 
-from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
+from pyinfra.api import FactBase, QuoteString, StringCommand
 
+from beeyard.facts.errors import not_understood
 from beeyard.probes import Probe
 
 # One script, so that the host is asked once. A missing thing is an empty value, never an error.
 PROBE = r"""
 nearest() { p=$1; until [ -e "$p" ]; do p=$(dirname "$p"); done; echo "$p"; }
-free() { df -Pk "$1" | awk 'NR == 2 { print $4 }'; }
-prefix=$(nearest "$1"); models=$(nearest "$2")
-echo "uid=$(id -u)"
-echo "systemd=$([ -d /run/systemd/system ] && echo yes)"
+prefix=$(nearest "$1")
 echo "apt=$(command -v apt-get)"
 echo "python=$(command -v python3)"
 echo "curl=$(command -v curl)"
-echo "cpu_flags=$(grep -m1 '^flags' /proc/cpuinfo | cut -d: -f2)"
-echo "memlock=$(ulimit -H -l)"
 echo "prefix_parent=$prefix"
 echo "prefix_writable=$([ -d "$prefix" ] && [ -w "$prefix" ] && echo yes)"
-echo "free_kib=$(free "$models")"
-echo "nvidia_smi=$(command -v nvidia-smi)"
-compute() { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null; }
-echo "compute=$(compute | grep -x '[0-9]*\.[0-9]*' | sort -u | paste -sd' ')"
 echo "first_free_port=$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start 2>/dev/null || echo 1024)"
-echo "held_engine=$(cat "$4" 2>/dev/null)"
-port=$(printf ':%04X' "$3")
+echo "held_engine=$(cat "$3" 2>/dev/null)"
+port=$(printf ':%04X' "$2")
 inode=$(awk -v port="$port" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }' \
     /proc/net/tcp /proc/net/tcp6 2>/dev/null)
 if [ -n "$inode" ]; then
@@ -38,45 +30,30 @@ fi
 
 
 class HostProbe(FactBase[Probe]):
-    """
-    Returns what decides whether and how a server can be put on the host.
+    """Returns what of a host, besides its hardware, decides whether and how a server can be put there."""
 
-    ``memlock_kib`` is the hard limit, None for unlimited; ``free_bytes`` is what is free where models go;
-    ``first_free_port`` is the lowest that a user who is not root may listen on; ``listener_pid`` holds the wanted
-    port: None where nobody does, 0 where it cannot be seen who; ``held_engine`` is what a pod's image says of its
-    engine.
-    """
-
-    def command(self, prefix: str, models_dir: str, port: int, held_engine: str) -> StringCommand:
+    def command(self, prefix: str, port: int, held_engine: str) -> StringCommand:
         """One command for all of it; ``held_engine`` is where a pod's image says what engine it holds."""
-        words = (QuoteString(word) for word in (PROBE, "probe", prefix, models_dir, str(port), held_engine))
+        words = (QuoteString(word) for word in (PROBE, "probe", prefix, str(port), held_engine))
         return StringCommand("sh -c", *words)
 
     def process(self, output: list[str]) -> Probe:
         """Read the lines that PROBE prints."""
         found = dict(line.split("=", 1) for line in output if "=" in line)
         try:
-            memlock = found["memlock"]
             return Probe(
-                is_root=found["uid"] == "0",
-                has_systemd=found["systemd"] == "yes",
                 has_apt=bool(found["apt"]),
                 python=found["python"],
                 curl=found["curl"],
-                cpu_flags=found["cpu_flags"].split(),
-                memlock_kib=None if memlock == "unlimited" else int(memlock),
                 prefix_parent=found["prefix_parent"],
                 prefix_writable=found["prefix_writable"] == "yes",
-                free_bytes=int(found["free_kib"]) * 1024,
-                has_nvidia_smi=bool(found["nvidia_smi"]),
-                compute_capabilities=found["compute"].split(),
                 held_engine=json.loads(found["held_engine"]) if found["held_engine"] else None,
                 first_free_port=int(found["first_free_port"]),
                 listener_pid=int(found["listener_pid"]) if "listener_pid" in found else None,
                 listener=found.get("listener", "").strip(),
             )
-        except (KeyError, ValueError) as error:
-            raise FactProcessError(f"unexpected host probe: {output!r}") from error
+        except (KeyError, ValueError):
+            raise not_understood("its tools and port", repr(output)) from None
 
 
 class BuildTools(FactBase[dict[str, str]]):

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
+from pyinfra.api import FactBase, QuoteString, StringCommand
 
 from beeyard import machine_lines
 from beeyard.facts.docker import ENGINE
+from beeyard.facts.errors import not_understood
 from beeyard.machine import Machine
 
 SCRIPT = ENGINE + Path(__file__).with_suffix(".sh").read_text()
@@ -39,6 +40,4 @@ class MachineFacts(FactBase[Machine]):
             return machine_lines.machine(output)
         except ValueError as error:
             # pyinfra would print the cause in place of the sentence.
-            raise FactProcessError(
-                f"what this host says of itself is not understood: {error}. Fix: report this line as an issue"
-            ) from None
+            raise not_understood("itself", error) from None

@@ -144,7 +144,7 @@ virtualisation() { # in the words of systemd-detect-virt, also where there is no
 
 distribution() {
     for file in "$root/etc/os-release" "$root/usr/lib/os-release"; do
-        sed -n "s/^ID=[\"']\{0,1\}\([^\"']*\).*/distribution=\1/p; s/^VERSION_ID=[\"']\{0,1\}\([^\"']*\).*/release=\1/p" \
+        sed -n "s/^ID=[\"']\{0,1\}\([^\"']*\).*/distribution=\1/p; s/^VERSION_ID=[\"']\{0,1\}\([^\"']*\).*/release=\1/p; s/^VERSION_CODENAME=[\"']\{0,1\}\([^\"']*\).*/codename=\1/p" \
             "$file" && return
     done
 }

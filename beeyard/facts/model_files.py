@@ -3,7 +3,9 @@
 import re
 from typing import TypedDict
 
-from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
+from pyinfra.api import FactBase, QuoteString, StringCommand
+
+from beeyard.facts.errors import not_understood
 
 LOOK = r"""
 fetch=$1; shift
@@ -32,8 +34,8 @@ class ModelFileStates(FactBase[list[tuple[str, int]]]):
         """Read LOOK's two lines a file."""
         try:
             return [(state, int(size)) for state, size in zip(output[::2], output[1::2], strict=True)]
-        except ValueError as error:
-            raise FactProcessError(f"unexpected model file states: {output!r}") from error
+        except ValueError:
+            raise not_understood("its model files", repr(output)) from None
 
 
 STORED = r"""

@@ -3,7 +3,9 @@
 import json
 from typing import Any
 
-from pyinfra.api import FactBase, FactProcessError, QuoteString, StringCommand
+from pyinfra.api import FactBase, QuoteString, StringCommand
+
+from beeyard.facts.errors import not_understood
 
 
 class ServerState(FactBase[dict[str, Any]]):
@@ -32,8 +34,8 @@ class ServerState(FactBase[dict[str, Any]]):
         """It is JSON."""
         try:
             state: dict[str, Any] = json.loads("\n".join(output))
-        except ValueError as error:
-            raise FactProcessError(f"unexpected server state: {output!r}") from error
+        except ValueError:
+            raise not_understood("its server", repr(output)) from None
         return state
 
 

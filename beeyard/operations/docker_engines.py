@@ -79,8 +79,8 @@ def installed(packages: Sequence[str]) -> Commands:
     + packages: what to install if it has not
     """
     now = host.get_fact(DockerEngine)
-    if now["version"] and now["compose"]:
-        host.noop(f"Docker Engine {now['version']} with compose {now['compose']} answers")
+    if now.version and now.compose:
+        host.noop(f"Docker Engine {now.version} with compose {now.compose} answers")
         return
     yield apt_get("update")
     yield apt_install(packages)
@@ -105,7 +105,7 @@ def answers(wants_gpu: bool) -> Commands:
 def sees_nvidia() -> Commands:
     """Ensure that Docker can give containers the host's NVIDIA cards, by the toolkit that is installed."""
     now = host.get_fact(DockerEngine)
-    if "nvidia" in now["runtimes"] or now["has_cdi"]:
+    if "nvidia" in now.runtimes or now.has_cdi:
         host.noop("Docker knows the NVIDIA runtime")
         return
     yield StringCommand("sh -c", QuoteString(CONFIGURE))

@@ -42,7 +42,7 @@ def carried(
     """
     if _is_there(reference):
         return
-    there = host.get_fact(ImageLayers) if host.get_fact(DockerEngine)["keeps_layers_apart"] else []
+    there = host.get_fact(ImageLayers) if host.get_fact(DockerEngine).keeps_layers_apart else []
     common = max((_common(layers, others) for others in there), default=0)
     if common:
         logger.info(f"{host.print_prefix}has {common} of the {len(layers)} layers of {reference}")
@@ -66,7 +66,7 @@ def built(
     """
     if _is_there(reference):
         return
-    if state.is_executing and not host.get_fact(DockerEngine)["buildx"]:
+    if state.is_executing and not host.get_fact(DockerEngine).buildx:
         yield refusal(
             "docker buildx is missing, which builds the image. Fix: install docker-buildx-plugin (Docker's "
             "repository) or docker-buildx (Debian, Ubuntu), or set llama_image_from to carry or pull"

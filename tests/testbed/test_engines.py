@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from beeyard.catalog import PROJECT
-from tests.testbed.conftest import Bed, real_engine
+from tests.engine_wheel import real_engine
+from tests.testbed.conftest import Bed
 
 pytestmark = pytest.mark.usefixtures("light")
 PREFIX = "/opt/beeyard"

@@ -47,7 +47,7 @@ ALLOWED = {
     "probes": set[str](),
     "drivers": {"probes"},
     "preflight": {"catalog", "checks", "contract", "dialects", "machine", "probes", "spec"},
-    "checks": {"catalog", "images", "machine", "probes", "spec"},
+    "checks": {"catalog", "images", "machine", "spec"},
     "solution": {"catalog", "spec"},
     "sizing": {"budget", "catalog", "machine", "solution", "spec"},
     "solve": {"catalog", "checks", "dialects", "machine", "sizing", "solution", "spec"},

@@ -7,7 +7,8 @@ import pytest
 from beeyard.catalog import PRESETS, Catalog, FileLock, Gguf, load_catalog
 from beeyard.machine import DockerState, Gpu, Holder, Machine, Nvcc
 from beeyard.render import define
-from beeyard.solution import Own, Solution
+from beeyard.sizing import what_is_served
+from beeyard.solution import Kept, Own, Solution
 from beeyard.solve import host_kind, solve
 from beeyard.spec import resolve
 from tests import headers
@@ -15,7 +16,10 @@ from tests import headers
 VOCABULARY = "89fd7bb9f623774c"
 GEMMA = headers.GEMMA.header.model_copy(update={"vocabulary": VOCABULARY})
 DRAFTER = headers.GEMMA_DRAFT.header.model_copy(update={"vocabulary": VOCABULARY})
-DOCKER = DockerState(version="28.5.2", compose="2.40.3", runtimes=("nvidia", "runc"), has_toolkit=True)
+SILENT = DockerState(command="/usr/bin/docker", silent="no")
+DOCKER = DockerState(
+    command="/usr/bin/docker", version="28.5.2", compose="2.40.3", runtimes=("nvidia", "runc"), has_toolkit=True
+)
 GIB = 2**30
 
 
@@ -67,7 +71,11 @@ def decided(solution: Solution, what: str) -> tuple[str, str]:
         ({"init": "other"}, "supervisor", "systemd does not run this host"),
         ({"is_root": False}, "supervisor", "this user is not root"),
         ({}, "systemd", "there is no Docker Engine here"),
-        ({"docker": DockerState(version="", silent="no")}, "systemd", "its Docker Engine does not answer"),
+        (
+            {"docker": SILENT},
+            "systemd",
+            "its Docker Engine does not answer",
+        ),
         ({"docker": DOCKER.model_copy(update={"is_snap": True})}, "systemd", "its Docker is a snap"),
         ({"docker": DOCKER.model_copy(update={"compose": ""})}, "systemd", "its docker compose is missing"),
         ({"docker": DOCKER.model_copy(update={"runtimes": ()})}, "systemd", "cannot give containers the card"),
@@ -115,6 +123,10 @@ def test_a_runtime_that_is_asked_for_is_checked_and_not_overruled() -> None:
         (
             {"gpu_fault": "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."},
             "the kernel module is not loaded. Fix: modprobe nvidia",
+        ),
+        (
+            {"gpu_fault": "GPU 0 (NVIDIA GB10) has for memory.total: [N/A]"},
+            "not how much memory the card has, as where it is the host's",
         ),
         ({"gpu_fault": "Unable to determine the device handle for GPU0000:01:00.0: Unknown Error"}, "Xid"),
     ],
@@ -244,6 +256,83 @@ def test_no_limit_or_one_that_systemd_lifts_is_none(facts: dict[str, Any]) -> No
     solution = plan(machine(card(), **facts))
     assert solution.spec is not None
     assert solution.spec.settings.load_mode == "mlock"
+
+
+def test_a_limit_of_the_units_own_counts_too() -> None:
+    assert decided(plan(machine(card()), memlock=8 * 2**20), "mlock")[0] == "off"
+
+
+# ------------------------------------------------------------------------------------------- context and memory
+
+
+def test_the_largest_usual_context_that_fits_is_taken_and_kept_while_it_fits() -> None:
+    data = {"llama_preset": "gemma-4-31b", "llama_context": "auto"}
+    first = solve(data, catalog(), machine(card()))
+    assert first.spec is not None
+    context = first.spec.settings.context
+    assert (first.decided["llama_context"], first.fits) == (context, True)
+    # A browser opens: less would be chosen now, and a little more is free later; neither changes what serves.
+    kept = Kept(what_is_served(first.spec), context)
+    for free in (24200, 24564):
+        again = solve(data, catalog(), machine(card(memory_free_mib=free)), kept=kept)
+        assert again.decided["llama_context"] == context
+    roomy = machine(card("NVIDIA GeForce RTX 5090", "12.0", memory_total_mib=32607, memory_free_mib=32000))
+    other = Kept("another preset", context)
+    assert solve(data, catalog(), roomy, kept=other).decided["llama_context"] > context
+
+
+def test_our_own_servers_memory_counts_as_free() -> None:
+    ours = (Holder(pid=7, name="llama-server", used_mib=21000),)
+    busy = machine(card(memory_free_mib=3200, holders=ours))
+    assert not solve({"llama_preset": "gemma-4-31b"}, catalog(), busy).fits
+    assert solve({"llama_preset": "gemma-4-31b"}, catalog(), busy, Own(pids=(7,))).fits
+
+
+def test_too_much_for_the_card_names_what_would_fit_and_who_holds_the_rest() -> None:  # DFL-02
+    others = (Holder(pid=9, name="python3", used_mib=900),)
+    on = machine(card(memory_free_mib=23400, holders=others))
+    (reason,) = plan(on, context=131072).reasons
+    assert (
+        "MiB of GPU memory, and 23400 are free on GPU 0 (NVIDIA GeForce RTX 4090), which python3 (9) uses too"
+        in reason
+    )
+    context = int(reason.partition("set llama_context to ")[2].partition(" ")[0])
+    assert plan(on, context=context).fits
+    assert not plan(on, context=context + 256).fits
+
+
+def test_too_little_memory_of_the_host_is_told() -> None:  # MEM-03
+    (reason,) = plan(machine(card(), memory_limit_mib=1000)).reasons
+    assert reason.startswith("it takes ")
+    assert "MiB of the host's memory, and 1000 are free. Fix: " in reason
+
+
+def test_a_pair_of_cache_types_without_a_kernel_is_refused_or_noted() -> None:  # KV-01
+    kv = {"kv": {"k": "q8_0", "v": "q4_0"}}
+    assert "was built with a CUDA kernel for KV q8_0/q4_0 is not known" in plan(machine(card()), settings=kv).notes[0]
+    presets = catalog()
+    engine = presets.engines["beellama-v0.4.3"].model_copy(update={"fa_all_quants": False})
+    presets = presets.model_copy(update={"engines": {**presets.engines, "beellama-v0.4.3": engine}})
+    (reason,) = plan(machine(card()), presets, settings=kv).reasons
+    assert reason.startswith("this build has no CUDA kernel of flash attention for KV q8_0/q4_0")
+
+
+def test_what_cannot_be_computed_is_a_note_and_stands_against_nothing() -> None:
+    turbo = {"kv": {"k": "turbo3", "v": "turbo3"}}
+    solution = plan(machine(card()), variant="guide-baseline", settings=turbo)
+    assert solution.fits, solution.reasons
+    assert "what it takes of memory is not known: " in solution.notes[0]
+    (reason,) = plan(machine(card()), variant="guide-baseline", settings=turbo, context="auto").reasons
+    assert reason.startswith("llama_context: auto cannot be decided: ")
+
+
+def test_a_context_to_be_decided_waits_for_the_header_that_a_deploy_locks() -> None:
+    solution = solve(
+        {"llama_preset": "gemma-4-31b", "llama_context": "auto"}, load_catalog([PRESETS]), machine(card())
+    )
+    assert solution.spec is not None, "or nothing would be locked"
+    assert solution.spec.unlocked_models
+    assert "has no header of gemma-4-31b-it-q4_k_s" in solution.reasons[0]
 
 
 # ------------------------------------------------------------------------------------------------ compiling there
