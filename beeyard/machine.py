@@ -73,6 +73,12 @@ class DockerState(Strict):
     free_bytes: int = 0
 
 
+# As systemd-detect-virt calls them.
+CONTAINERS = {
+    "container-other", "docker", "lxc", "lxc-libvirt", "openvz", "podman", "pouch", "proot", "rkt", "systemd-nspawn"
+}  # fmt: skip
+
+
 class Machine(Strict):
     """
     One host. Empty text and None are what it has not, or does not say.
@@ -109,7 +115,9 @@ class Machine(Strict):
     memory_limit_mib: int | None = None
     # The hard limit of locked memory; None for unlimited.
     memlock_kib: int | None = None
+    # Capabilities of the connected user: CAP_IPC_LOCK locks whatever the limit, CAP_SYS_RESOURCE raises limits.
     has_ipc_lock: bool = False
+    has_sys_resource: bool = False
     cpu_flags: tuple[str, ...] = ()
     cores: int = 1
     # Bytes that are free where a path lies or will lie.
@@ -125,3 +133,8 @@ class Machine(Strict):
     time_synchronised: bool | None = None
     # Of what was asked: whether its name is known and it takes connections. What nothing there can try is left out.
     reachable: dict[str, bool] = {}
+
+    @property
+    def is_contained(self) -> bool:
+        """Whether the kernel, its modules and its limits are those of a machine below, as in a rented pod."""
+        return self.virtualisation in CONTAINERS or bool(self.provider)

@@ -11,7 +11,7 @@ from beeyard import nvidia_smi
 from beeyard.machine import DockerState, Machine, Nvcc, Provider
 
 KIB, MIB = 2**10, 2**20
-IPC_LOCK = 14  # the capability's bit; source: capabilities(7)
+IPC_LOCK, SYS_RESOURCE = 14, 24  # the capabilities' bits; source: <linux/capability.h>
 # A control group of version 1 that has no limit says the largest multiple of a page.
 NO_LIMIT = 2**60
 # What timedatectl and chronyc say.
@@ -71,6 +71,7 @@ def machine(output: Iterable[str]) -> Machine:
     gpus, fault = nvidia_smi.cards(fields, lines.all("gpu"), holders, status)
     limits = [limit for limit in lines.read("memory_limit", _limit) if limit is not None]
     provider = lines.one("provider")
+    capabilities = lines.read_one("capabilities", lambda text: int(text, 16))
     return Machine(
         gpus=gpus,
         has_nvidia_smi=bool(lines.one("nvidia_smi")),
@@ -91,7 +92,8 @@ def machine(output: Iterable[str]) -> Machine:
         memory_available_mib=lines.read_one("available", _kib) // KIB,
         memory_limit_mib=min(limits) // MIB if limits else None,
         memlock_kib=lines.read_one("memlock", lambda text: None if text == "unlimited" else int(text)),
-        has_ipc_lock=bool(lines.read_one("capabilities", lambda text: int(text, 16)) >> IPC_LOCK & 1),
+        has_ipc_lock=bool(capabilities >> IPC_LOCK & 1),
+        has_sys_resource=bool(capabilities >> SYS_RESOURCE & 1),
         cpu_flags=tuple(lines.one("cpu_flags").split()),
         cores=max(1, min([lines.read_one("cores", int), *lines.read("quota", _cores)])),
         free_bytes={path: free for path, free in lines.read("free", _free) if free is not None},

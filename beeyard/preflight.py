@@ -12,8 +12,6 @@ from beeyard.spec import ServerSpec
 
 SPARE = 1.05  # of the missing bytes, so that a disk is never filled to the brim
 GIB = 2**30
-# As systemd-detect-virt calls them.
-CONTAINERS = {"docker", "podman", "lxc", "lxc-libvirt", "systemd-nspawn", "openvz", "rkt", "wsl", "proot", "pouch"}
 # What an image takes where Docker keeps its data: unpacked, and what it comes in or is compiled in.
 IMAGE_BYTES = {"pull": 4 * GIB, "carry": 3 * GIB, "build": 25 * GIB}
 # Releases whose own Docker comes without compose 2.
@@ -64,14 +62,14 @@ def machine_obstacles(spec: ServerSpec, machine: Machine) -> list[str]:
             "Fix: add _sudo: true to the host's data, or leave it out"
         ]
     found = []
-    is_contained = machine.virtualisation in CONTAINERS or bool(machine.provider)
+    has_no_driver = machine.is_contained or machine.virtualisation == "wsl"
     for key in ("llama_gpu_at_boot", "llama_hold_driver"):
-        if asked[key] and is_contained:
+        if asked[key] and has_no_driver:
             found.append(
                 f"{key} is set, but this host is a container ({machine.provider or machine.virtualisation}), whose "
                 f"driver is that of the machine below it. Fix: leave {key} out here"
             )
-    if spec.gpu_at_boot and not is_contained and machine.init != "systemd":
+    if spec.gpu_at_boot and not has_no_driver and machine.init != "systemd":
         found.append(
             "llama_gpu_at_boot is a systemd unit, and systemd does not run this host. Fix: leave it out here"
         )
@@ -79,7 +77,20 @@ def machine_obstacles(spec: ServerSpec, machine: Machine) -> list[str]:
         found.append(
             f"llama_limits is for logins, which runtime {spec.runtime} has none of. Fix: set llama_memlock instead"
         )
+    elif not _may_have(spec.limits.memlock, machine):
+        found.append(
+            f"llama_limits asks for a memlock of {spec.limits.memlock}, and this host's root may have "
+            f"{machine.memlock_kib} KiB and may not raise it. Fix: start the container with --ulimit memlock=-1, or "
+            "leave llama_limits out"
+        )
     return found
+
+
+def _may_have(memlock: int | str | None, machine: Machine) -> bool:
+    """Whether root may have that limit of locked memory, in KiB."""
+    if memlock is None or machine.memlock_kib is None or machine.has_sys_resource:
+        return True
+    return isinstance(memlock, int) and memlock <= machine.memlock_kib
 
 
 def docker_obstacles(spec: ServerSpec, machine: Machine) -> list[str]:

@@ -9,7 +9,6 @@ from beeyard.solution import AUTO, Found, Kept, Own
 from beeyard.spec import UNLOCKED, HostSettings, ServerSpec
 
 KIB, MIB = 2**10, 2**20
-CONTAINERS = ("docker", "podman", "lxc", "container-other")
 
 
 class _Memory(NamedTuple):
@@ -189,7 +188,11 @@ def _mlock(settings: HostSettings, spec: ServerSpec, machine: Machine, wanted_ki
 
 def _memlock_kib(spec: ServerSpec, machine: Machine) -> int | None:
     """The limit that the server will have, in KiB; None for none. A container cannot lift its own."""
-    is_lifted = spec.runtime != "supervisor" and machine.virtualisation not in CONTAINERS
-    wanted = None if spec.runtime == "supervisor" or spec.memlock == "infinity" else spec.memlock // KIB
-    limits = [limit for limit in (wanted, None if is_lifted else machine.memlock_kib) if limit is not None]
+    if spec.runtime == "supervisor":
+        if spec.user is None and machine.has_ipc_lock:
+            return None
+        asked = spec.limits.memlock
+        return machine.memlock_kib if asked is None else None if asked == "unlimited" else asked
+    wanted = None if spec.memlock == "infinity" else spec.memlock // KIB
+    limits = [limit for limit in (wanted, machine.memlock_kib if machine.is_contained else None) if limit is not None]
     return min(limits, default=None)

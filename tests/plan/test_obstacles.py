@@ -132,6 +132,11 @@ def test_a_host_that_cannot_compile_its_engine_is_told_so(
         ({"llama_hold_driver": True}, {"provider": "runpod"}, "llama_hold_driver is set, but this host is a"),
         ({"llama_gpu_at_boot": True}, {}, "is a systemd unit, and systemd does not run this host"),
         ({"llama_limits": {"nofile": 4096}}, {}, "llama_limits is for logins, which runtime systemd has none of"),
+        (
+            {"llama_limits": {"memlock": "unlimited"}, "llama_runtime": "supervisor"},
+            {"virtualisation": "docker", "memlock_kib": 8192},
+            "llama_limits asks for a memlock of unlimited, and this host's root may have 8192",
+        ),
     ],
 )
 def test_what_is_asked_of_the_machine_and_cannot_be_is_a_sentence(

@@ -81,7 +81,10 @@ def test_cores_are_what_the_quota_lets_run(quotas: list[str], cores: int) -> Non
 def test_what_a_process_may_have() -> None:
     found = read(memlock="8192", capabilities="00000000a80465fb", uid="0")
     assert (found.memlock_kib, found.has_ipc_lock, found.is_root) == (8192, True, True)
-    assert not read(capabilities="00000000a80425fb").has_ipc_lock  # Docker's usual set
+    usual = read(capabilities="00000000a80425fb")  # Docker's
+    assert not usual.has_ipc_lock
+    assert not usual.has_sys_resource
+    assert read(capabilities="000001ffffffffff").has_sys_resource
 
 
 def test_ports_are_read_from_both_tables_once() -> None:

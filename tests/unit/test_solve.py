@@ -258,6 +258,21 @@ def test_no_limit_or_one_that_systemd_lifts_is_none(facts: dict[str, Any]) -> No
     assert solution.spec.settings.load_mode == "mlock"
 
 
+def test_a_server_of_roots_that_has_the_capability_needs_no_limit() -> None:
+    facts = machine(card(), **POD, has_ipc_lock=True)
+    assert "llama_mlock" not in plan(facts, user="self").decided
+    assert decided(plan(facts), "mlock")[0] == "off"  # another user has no capabilities
+
+
+@pytest.mark.parametrize(("limits", "is_locked"), [({"memlock": 4096}, False), ({"memlock": "unlimited"}, True)])
+def test_limits_that_the_deploy_sets_are_those_that_count(limits: dict[str, Any], is_locked: bool) -> None:
+    for memlock in (8192, 4096):  # before it and after it: the plan is the same one
+        solution = plan(machine(card(), **{**POD, "memlock_kib": memlock}), limits=limits)
+        assert ("llama_mlock" not in solution.decided) == is_locked
+        if not is_locked:
+            assert decided(solution, "mlock")[1].startswith("this host lets a process lock 4096 KiB")
+
+
 def test_a_limit_of_the_units_own_counts_too() -> None:
     assert decided(plan(machine(card()), memlock=8 * 2**20), "mlock")[0] == "off"
 
