@@ -97,22 +97,15 @@ report() { # PARTIAL SIZE NAME
     done
 }
 
-# One request. Leaves "curl's exit code/HTTP status/redirects/type" in RESULT.
-ask() { # OUTPUT LIMIT OPTION VALUE RESULT
-    code=0
+# One request. Sets result to "curl's exit code/HTTP status/redirects/type".
+ask() { # OUTPUT LIMIT OPTION VALUE
+    code=0 result=23/000/0/
+    true 2>/dev/null >"$partial.said" || return 0 # the disk is full
     # shellcheck disable=SC2086 # $more is words
     said=$(printf '%s\n' "$config" | curl --config - --fail --silent --show-error --location $more \
         --connect-timeout 20 --speed-limit 1 --speed-time "$FETCH_STALL" --max-filesize "$2" "$3" "$4" \
         --output "$1" --write-out '%{http_code}/%{num_redirects}/%{content_type}' --url "$url" 2>"$partial.said") || code=$?
-    echo "$code/$said" >"$5" 2>/dev/null || :
-}
-
-# Sets result to what an ask left; nothing where the disk is full, which is curl's 23.
-read_result() { # RESULT
-    result=''
-    read -r result 2>/dev/null <"$1" || :
-    [ -n "$result" ] || result=23/000/0/
-    rm -f "$1"
+    result=$code/${said%%[; ]*}
 }
 
 status_of() { # a result
@@ -125,52 +118,72 @@ piece_at() { # OFFSET
     [ "$end" -le "$size" ] || end=$size
 }
 
-# Fetches the next pieces at the same time, and appends what came of them in order: the partial file is always the
-# start of the whole.
-pieces() {
-    offset=$before count=0 offsets='' children=''
-    while [ "$offset" -lt "$size" ] && [ "$count" -lt "$FETCH_CONNECTIONS" ]; do
+# Fetches its share of the pieces, of FETCH_CONNECTIONS the N-th, and says where each begins that it has done. Ends with
+# the first that did not come, or when nobody listens any more.
+share() { # N
+    offset=$before
+    [ "$1" -eq 0 ] || offset=$(((before / FETCH_PIECE + $1) * FETCH_PIECE))
+    while [ "$offset" -lt "$size" ]; do
         piece_at "$offset"
-        if [ "$(size_of "$piece")" -eq $((end - offset)) ]; then
-            echo 0/206/0/ >"$piece.result" # an earlier run's
-        else
+        result=0/206/0/ # of an earlier run's
+        if [ "$(size_of "$piece")" -ne $((end - offset)) ]; then
             rm -f "$piece"
-            ask "$piece" $((end - offset)) --range "$offset-$((end - 1))" "$piece.result" &
-            children="$children $!"
-        fi
-        offsets="$offsets $offset" offset=$end count=$((count + 1))
-    done
-    for child in $children; do wait "$child" || :; done
-    children='' outcome=0/206/0/
-    for offset in $offsets; do
-        piece_at "$offset"
-        read_result "$piece.result"
-        case $result in
-        0/206/*) [ "$(size_of "$piece")" -eq $((end - offset)) ] || result=18/206/0/ ;;
-        0/*) result=63/${result#*/} ;; # a whole file in place of a piece
-        esac
-        if [ "${outcome%%/*}" = 0 ]; then
-            outcome=$result
-            # Of one that broke off, too, what came is the start.
+            ask "$piece" $((end - offset)) --range "$offset-$((end - 1))"
             case $result in
-            23/* | 63/*) ;;
-            */206/*)
-                if [ -f "$piece" ] && ! cat "$piece" >>"$partial" 2>/dev/null; then
-                    outcome=23/000/0/
-                    break # the piece stays for the next run
-                fi
-                rm -f "$piece"
-                ;;
+            0/206/*) [ "$(size_of "$piece")" -eq $((end - offset)) ] || result=18/206/0/ ;;
+            0/*) result=63/${result#*/} ;; # a whole file in place of a piece
             esac
         fi
-        case $result in 0/206/*) ;; *) rm -f "$piece" ;; esac
+        echo "$offset $result" 2>/dev/null || break
+        [ "${result%%/*}" = 0 ] || break
+        offset=$(((offset / FETCH_PIECE + FETCH_CONNECTIONS) * FETCH_PIECE))
     done
+}
+
+# Fetches pieces at the same time, and appends what came of them in order: the partial file is always the start of the
+# whole. Ends with the last piece, or the first in order that did not come.
+pieces() {
+    if ! { pipe=$(mktemp -d) && mkfifo "$pipe/told"; } 2>/dev/null; then rest; return; fi
+    # Opened both ways first, so that neither end waits for the other.
+    # shellcheck disable=SC2094
+    exec 6<>"$pipe/told" 7<"$pipe/told" 8>"$pipe/told" 6>&-
+    rm -rf "$pipe"
+    children='' number=0
+    while [ "$number" -lt "$FETCH_CONNECTIONS" ]; do
+        share "$number" >&8 7<&- 8>&- &
+        children="$children $!" number=$((number + 1))
+    done
+    exec 8>&-
+    offset=$before told=' ' outcome=0/206/0/
+    while [ "$offset" -lt "$size" ] && [ "${outcome%%/*}" = 0 ]; do
+        piece_at "$offset"
+        while :; do
+            case $told in *" $offset "*) break ;; esac
+            read -r line <&7 || { told="$told$offset 23/000/0/ " && break; } # nobody is left to say it
+            told="$told$line "
+        done
+        outcome=${told#*" $offset "} outcome=${outcome%% *}
+        case $outcome in
+        23/* | 63/*) rm -f "$piece" ;;
+        */206/*) # of one that broke off, too, what came is the start
+            if [ -f "$piece" ] && ! cat "$piece" >>"$partial" 2>/dev/null; then
+                outcome=23/000/0/ # the piece stays for the next run
+            else
+                rm -f "$piece"
+            fi
+            ;;
+        *) rm -f "$piece" ;;
+        esac
+        offset=$end
+    done
+    exec 7<&-
+    for child in $children; do wait "$child" || :; done
+    children=''
 }
 
 # Fetches all that is missing over one connection.
 rest() {
-    ask "$partial" "$size" --continue-at - "$partial.result"
-    read_result "$partial.result"
+    ask "$partial" "$size" --continue-at -
     outcome=$result
     case $outcome in
     */text/html*) ;;
@@ -230,7 +243,7 @@ free_mb() {
 clean() {
     # shellcheck disable=SC2086 # words
     kill ${reporter:-} ${children:-} 2>/dev/null || :
-    rm -f "$partial.said" "$partial".*result
+    rm -f "$partial.said"
 }
 
 get() { # URL DEST SIZE SHA256
