@@ -6,7 +6,7 @@ Each finding is a sentence that ends with its Fix.
 
 from beeyard import images
 from beeyard.catalog import Catalog, Gguf
-from beeyard.machine import DockerState, Gpu, Machine
+from beeyard.machine import DockerState, Gpu, Gxx, Machine, Nvcc
 from beeyard.spec import ServerSpec
 
 LEAST_ENGINE = 23  # Docker's: BuildKit by default, and compose's health conditions
@@ -140,13 +140,31 @@ def compiler_faults(machine: Machine, cards: tuple[Gpu, ...], catalog: Catalog) 
                 f"{card.name} is architecture {name}, which {nvcc.path} (CUDA {nvcc.version}) does not know{wanted}. "
                 "Fix: install a newer CUDA toolkit, or take an image or a release instead of compiling here"
             )
-    newest = next((gxx for cuda, gxx in sorted(NEWEST_GXX.items(), reverse=True) if _at_least(nvcc.version, cuda)), 0)
-    if newest and machine.cxx and version(machine.cxx)[0] > newest:
+    newest = _newest_gxx(nvcc)
+    if _is_too_new(machine, nvcc) and host_compiler(machine) is None:
         found.append(
             f"c++ is version {machine.cxx}, and CUDA {nvcc.version} takes {newest} at most. "
-            f"Fix: install g++-{newest} and make it c++, or install a newer CUDA toolkit"
+            f"Fix: install g++-{newest} (it is found beside c++), or install a newer CUDA toolkit"
         )
     return found
+
+
+def host_compiler(machine: Machine) -> Gxx | None:
+    """The newest C++ compiler that the host's nvcc takes, where its own c++ is too new for it; None to take that."""
+    if not machine.nvccs or not _is_too_new(machine, machine.nvccs[0]):
+        return None
+    taken = [gxx for gxx in machine.gxxs if gxx.version and version(gxx.version)[0] <= _newest_gxx(machine.nvccs[0])]
+    return max(taken, key=lambda gxx: version(gxx.version), default=None)
+
+
+def _is_too_new(machine: Machine, nvcc: Nvcc) -> bool:
+    newest = _newest_gxx(nvcc)
+    return bool(newest and machine.cxx and version(machine.cxx)[0] > newest)
+
+
+def _newest_gxx(nvcc: Nvcc) -> int:
+    """The newest GCC that it takes; 0 where that is not known."""
+    return next((gxx for cuda, gxx in sorted(NEWEST_GXX.items(), reverse=True) if _at_least(nvcc.version, cuda)), 0)
 
 
 def _at_least(found: str, wanted: str) -> bool:

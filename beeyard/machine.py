@@ -49,6 +49,13 @@ class Nvcc(Strict):
     architectures: tuple[str, ...] = ()
 
 
+class Gxx(Strict):
+    """A C++ compiler of GCC beside the host's own, as /usr/bin/g++-13; ``version`` as 13.3.0."""
+
+    path: str
+    version: str
+
+
 class DockerState(Strict):
     """
     A host's Docker Engine. ``version`` is empty where none answers, and ``silent`` then says why.
@@ -101,6 +108,8 @@ class Machine(Strict):
     nvccs: tuple[Nvcc, ...] = ()
     # The host compiler's version, as 12.2.0.
     cxx: str = ""
+    # Others beside it.
+    gxxs: tuple[Gxx, ...] = ()
     init: Literal["systemd", "other"] = "other"
     # docker, podman, lxc, kvm, wsl, none …, as systemd-detect-virt calls it.
     virtualisation: str = "none"

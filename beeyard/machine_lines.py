@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from beeyard import nvidia_smi
-from beeyard.machine import DockerState, Machine, Nvcc, Provider
+from beeyard.machine import DockerState, Gxx, Machine, Nvcc, Provider
 
 KIB, MIB = 2**10, 2**20
 IPC_LOCK, SYS_RESOURCE = 14, 24  # the capabilities' bits; source: <linux/capability.h>
@@ -82,6 +82,7 @@ def machine(output: Iterable[str]) -> Machine:
         devices=tuple(sorted(lines.all("device"))),
         nvccs=tuple(lines.read("nvcc", _nvcc)),
         cxx=lines.one("cxx"),
+        gxxs=tuple(Gxx(path=path, version=version) for version, path in lines.read("gxx", _gxx)),
         init="systemd" if lines.one("init") == "systemd" else "other",
         virtualisation=lines.one("virtualisation") or "none",
         provider=_provider(provider),
@@ -188,6 +189,11 @@ def _cores(text: str) -> int:
 def _free(text: str) -> tuple[str, int | None]:
     kib, _, path = text.partition(" ")
     return path, None if kib == "-" else int(kib) * KIB
+
+
+def _gxx(line: str) -> tuple[str, str]:
+    version, path = line.split("|")
+    return version, path
 
 
 def _nvcc(text: str) -> Nvcc:

@@ -125,10 +125,10 @@ def build_obstacles(spec: ServerSpec, machine: Machine, probe: Probe, tools: dic
             f"{spec.engine.title} is compiled here, and {', '.join(missing)} is missing, which this user cannot "
             "install. Fix: install build-essential cmake ninja-build git, or choose another engine with llama_engine"
         )
-    if spec.engine.accelerator == "cuda" and not tools.get("nvcc"):
+    if spec.engine.accelerator == "cuda" and not machine.nvccs:
         found.append(
-            f"{spec.engine.title} is compiled here for CUDA, and there is no nvcc: not in /usr/local/cuda/bin, not "
-            "in PATH. Fix: install NVIDIA's CUDA toolkit, or choose another engine with llama_engine"
+            f"{spec.engine.title} is compiled here for CUDA, and there is no nvcc: not below /usr/local/cuda* or "
+            "/opt/cuda, not in PATH. Fix: install NVIDIA's CUDA toolkit, or choose another engine with llama_engine"
         )
     return found
 

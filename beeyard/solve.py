@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from beeyard.catalog import Catalog, CatalogError, pick
-from beeyard.checks import compiler_faults, driver_faults, gpu_faults, pair_faults, usable_cards, version
+from beeyard.checks import (
+    compiler_faults,
+    driver_faults,
+    gpu_faults,
+    host_compiler,
+    pair_faults,
+    usable_cards,
+    version,
+)
 from beeyard.dialects import argv
 from beeyard.machine import Gpu, Machine
 from beeyard.sizing import decide_memory
@@ -62,6 +70,10 @@ def solve(
         found.reasons += driver_faults(variant.cuda if variant else None, machine, cards, catalog)
         if spec.engine_is_compiled:
             found.reasons += compiler_faults(machine, cards, catalog)
+            compiler = host_compiler(machine)
+            if compiler is not None:
+                cuda = machine.nvccs[0].version
+                found.decide("compiler", compiler.path, f"c++ is {machine.cxx}, which CUDA {cuda} does not take")
     found.reasons += pair_faults(spec)
     return found.solution(spec)
 

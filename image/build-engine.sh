@@ -2,7 +2,7 @@
 # build-engine.sh SOURCE DIR: compiles llama-server from SOURCE and leaves it, with its libraries, in DIR.
 #
 # Environment: ACCELERATOR (cuda, cpu), CUDA_ARCHITECTURES, FA_ALL_QUANTS, JOBS, ENGINE_COMMIT, SOURCE_DATE_EPOCH.
-# CONFIGURE_ONLY=1 stops before compiling. Every failure is a sentence that ends in a Fix.
+# HOST_CXX, a g++-NUMBER, is taken in place of c++, with the gcc beside it. CONFIGURE_ONLY=1 stops before compiling. Every failure is a sentence that ends in a Fix.
 #
 # It runs in Dockerfile.cuda, and with BUILD_ON=host on a host: there a build goes on in the BUILD_DIR that a killed
 # one left, and with fewer compilers where memory was short.
@@ -92,6 +92,8 @@ options() {
   # A web UI that the tree carries is built in; none is downloaded. TLS is a proxy's work.
   printf '%s\n' -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
   printf '%s\n' "-DLLAMA_BUILD_COMMIT=${ENGINE_COMMIT:0:7}"
+  [ -z "${HOST_CXX:-}" ] || printf '%s\n' "-DCMAKE_C_COMPILER=${HOST_CXX/g++/gcc}" "-DCMAKE_CXX_COMPILER=$HOST_CXX" \
+    "-DCMAKE_CUDA_HOST_COMPILER=$HOST_CXX"
   [ "$ACCELERATOR" = cuda ] || return 0
   local found
   found=$(architectures) || exit 1

@@ -9,6 +9,7 @@ from pyinfra.api import HiddenValue, deploy
 
 from beeyard import hub
 from beeyard.catalog import PROJECT, HubFile, LocalFile, UrlFile, WheelMember
+from beeyard.checks import host_compiler
 from beeyard.deploys import docker
 from beeyard.deploys.host_spec import Plan
 from beeyard.deploys.prepare import needs_pip
@@ -88,6 +89,7 @@ def _release_engine(plan: Plan) -> None:
 def _source_engine(plan: Plan) -> None:
     engine = plan.spec.engine
     assert engine.artefact.kind == "source" and engine.commit is not None  # noqa: PT018, S101 -- its class sees to it
+    compiler = host_compiler(plan.machine)
     engines.from_source(
         name=f"Engine {plan.spec.engine_name}",
         directory=str(plan.spec.engine_dir),
@@ -97,6 +99,8 @@ def _source_engine(plan: Plan) -> None:
         architectures=";".join(plan.spec.architectures),
         accelerator=engine.accelerator,
         tool=plan.engine_tool,
+        nvcc=plan.machine.nvccs[0].path if plan.machine.nvccs else "",
+        compiler=compiler.path if compiler else "",
     )
 
 

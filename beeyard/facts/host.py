@@ -60,12 +60,8 @@ class BuildTools(FactBase[dict[str, str]]):
     """Returns where the tools are that an engine is compiled with; empty for one that is missing."""
 
     def command(self) -> str:
-        """As engine.sh looks for them: nvcc is in no PATH by itself."""
-        return (
-            'for tool in git cmake ninja c++; do echo "$tool=$(command -v "$tool")"; done; '
-            "if test -x /usr/local/cuda/bin/nvcc; then echo nvcc=/usr/local/cuda/bin/nvcc; "
-            'else echo "nvcc=$(command -v nvcc)"; fi'
-        )
+        """As engine.sh looks for them."""
+        return 'for tool in git cmake ninja c++; do echo "$tool=$(command -v "$tool")"; done'
 
     def process(self, output: list[str]) -> dict[str, str]:
         """A line each."""

@@ -88,6 +88,10 @@ compilers() { # the one that CMake is told to use comes first
     done
     # gcc says 12 to the second alone, clang does not know the first.
     echo "cxx=$(within 5 c++ -dumpfullversion -dumpversion || within 5 c++ -dumpversion)"
+    for gxx in "$root"/usr/bin/g++-[0-9]*; do # beside it; each works only with the gcc of its version
+        [ -x "$gxx" ] && [ -x "$root/usr/bin/gcc-${gxx##*-}" ] &&
+            echo "gxx=$(within 5 "$gxx" -dumpfullversion -dumpversion)|$gxx"
+    done
 }
 
 devices() {

@@ -5,8 +5,8 @@
 #   engine.sh unpack TARBALL FRESH           a .tar.gz into a new folder
 #   engine.sh put FRESH DIR BINARY ACCELERATOR
 #       makes FRESH the engine DIR once its BINARY is there, misses no library and runs
-#   engine.sh build DIR BINARY ACCELERATOR ARCHITECTURES REPOSITORY COMMIT
-#       compiles it: below PREFIX/build, from where a killed build goes on; PREFIX/log/build.log shows how far it is
+#   engine.sh build DIR BINARY ACCELERATOR ARCHITECTURES REPOSITORY COMMIT [NVCC [CXX]]
+#       compiles it, with g++-NUMBER as CXX where c++ will not do: below PREFIX/build, from where a killed build goes on; PREFIX/log/build.log shows how far it is
 #
 # DIR is PREFIX/engines/NAME. An engine has a list of its files (.files): what differs from it is damaged.
 set -eu
@@ -134,17 +134,14 @@ link_cuda() { # FOLDER NVCC
     done
 }
 
-build() { # DIR BINARY ACCELERATOR ARCHITECTURES REPOSITORY COMMIT
+build() { # DIR BINARY ACCELERATOR ARCHITECTURES REPOSITORY COMMIT [NVCC [CXX]]
     prefix=${1%/engines/*}
-    work=$prefix/build/${1##*/} log=$prefix/log/build.log tools=$prefix/lib/build nvcc=""
+    work=$prefix/build/${1##*/} log=$prefix/log/build.log tools=$prefix/lib/build nvcc=${7-} cxx=${8-}
     need git git
     need cmake cmake
     need ninja ninja-build
     need c++ build-essential
-    if [ "$3" = cuda ]; then
-        nvcc=/usr/local/cuda/bin/nvcc
-        [ -x "$nvcc" ] || nvcc=$(command -v nvcc) || fail "there is no nvcc on this host" "install the CUDA toolkit"
-    fi
+    [ "$3" != cuda ] || [ -x "$nvcc" ] || fail "there is no nvcc on this host" "install the CUDA toolkit"
     mkdir -p "$work" "$prefix/log" "$prefix/cache"
     exec 9>"$prefix/build/lock"
     flock --nonblock 9 || {
@@ -153,12 +150,15 @@ build() { # DIR BINARY ACCELERATOR ARCHITECTURES REPOSITORY COMMIT
     }
     [ "$(look "$1")" != intact ] || return 0
     echo "$(date '+%F %T') $5 at $6" >"$log"
+    # What CMake keeps of other compilers would be used on.
+    [ "$(cat "$work/compilers" 2>/dev/null)" = "$nvcc $cxx" ] || rm -rf "$work/build"
+    echo "$nvcc $cxx" >"$work/compilers"
     checkout "$work/source" "$5" "$6"
     rm -rf "$work/out" "$work/libraries"
     mkdir -p "$work/libraries"
     [ -z "$nvcc" ] || link_cuda "$work/libraries" "$nvcc"
     # The server that runs here comes first.
-    BUILD_ON=host BUILD_DIR=$work/build LIBRARIES=$work/libraries GPUS=$tools/gpus.yaml NVCC=$nvcc \
+    BUILD_ON=host BUILD_DIR=$work/build LIBRARIES=$work/libraries GPUS=$tools/gpus.yaml NVCC=$nvcc HOST_CXX=$cxx \
         CCACHE_DIR=$prefix/cache/ccache CCACHE_MAXSIZE=5G ACCELERATOR=$3 CUDA_ARCHITECTURES=$4 FA_ALL_QUANTS=ON \
         JOBS=auto ENGINE_COMMIT=$6 SOURCE_DATE_EPOCH=$(git -C "$work/source" log -1 --format=%ct) \
         nice bash "$tools/build-engine.sh" "$work/source" "$work/out" >>"$log" 2>&1 9>&- || {

@@ -63,7 +63,15 @@ def from_release(
 
 @operation()
 def from_source(
-    directory: str, binary: str, repository: str, commit: str, architectures: str, accelerator: str, tool: str
+    directory: str,
+    binary: str,
+    repository: str,
+    commit: str,
+    architectures: str,
+    accelerator: str,
+    tool: str,
+    nvcc: str = "",
+    compiler: str = "",
 ) -> Generator[StringCommand, None, None]:
     """
     Ensure that an engine is compiled on the host, as Dockerfile.cuda compiles it.
@@ -74,6 +82,8 @@ def from_source(
     + architectures: of the host's cards, as CMake writes them
     + accelerator: cuda or cpu
     + tool: engine.sh on the host
+    + nvcc: for accelerator cuda, CUDA's compiler
+    + compiler: a g++-NUMBER to take in place of c++
 
     A build that was killed goes on where it was.
     """
@@ -82,7 +92,8 @@ def from_source(
     log = f"{directory.rpartition('/engines/')[0]}/log/build.log"
     if state.is_executing:
         logger.info(f"{host.print_prefix}compiling {commit[:7]}, which takes minutes. Follow it there: tail -F {log}")
-    yield watched(_tool(tool, "build", directory, binary, accelerator, architectures, repository, commit), log)
+    what = (directory, binary, accelerator, architectures, repository, commit, nvcc, compiler)
+    yield watched(_tool(tool, "build", *what), log)
 
 
 @operation()

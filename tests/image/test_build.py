@@ -81,6 +81,16 @@ def test_the_default_is_every_card_that_this_cuda_knows(tmp_path: Path, tree: Pa
     assert "native" not in run.stdout.replace("GGML_NATIVE", "")
 
 
+def test_a_compiler_that_nvcc_takes_is_used_for_everything(tmp_path: Path, tree: Path) -> None:  # BLD-09
+    run = script(tmp_path, tree, {"nvcc": NVCC, "cmake": CMAKE}, CONFIGURE_ONLY="1", HOST_CXX="/usr/bin/g++-13")
+    for option in (
+        "C_COMPILER=/usr/bin/gcc-13",
+        "CXX_COMPILER=/usr/bin/g++-13",
+        "CUDA_HOST_COMPILER=/usr/bin/g++-13",
+    ):
+        assert f" -DCMAKE_{option}" in run.stdout
+
+
 def test_a_source_with_the_newer_name_for_all_quants_gets_that(tmp_path: Path, tree: Path) -> None:
     (tree / "ggml").mkdir()
     (tree / "ggml" / "CMakeLists.txt").write_text('set(GGML_CUDA_FA_QUANTS "" CACHE STRING "")\n')

@@ -344,6 +344,13 @@ def test_the_host_compiler(place: Place, script: str, version: str) -> None:
     assert place.look().cxx == version
 
 
+def test_older_compilers_beside_it(place: Place) -> None:
+    for name in ("g++-9", "gcc-9", "g++-12"):  # of the last only a half
+        place.command(f"{place.root}/usr/bin/{name}", "#!/bin/sh\necho 9.5.0\n")
+    (gxx,) = place.look().gxxs
+    assert (gxx.path, gxx.version) == (str(place.root / "usr/bin/g++-9"), "9.5.0")
+
+
 # --- pods, containers, control groups
 
 

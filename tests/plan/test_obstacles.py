@@ -6,7 +6,7 @@ import pytest
 
 from beeyard.catalog import load_catalog
 from beeyard.facts.host import HostProbe
-from beeyard.machine import Machine
+from beeyard.machine import Machine, Nvcc
 from beeyard.preflight import build_obstacles, machine_obstacles, obstacles
 from beeyard.probes import Probe
 from beeyard.spec import HostKind, ServerSpec, resolve
@@ -104,14 +104,15 @@ def test_a_port_of_roots_is_refused_where_the_server_is_not_root() -> None:
             False,
             "and ninja, c++ is missing, which this user cannot",
         ),
-        ({"git": "x", "cmake": "x", "ninja": "x", "c++": "x", "nvcc": ""}, True, "for CUDA, and there is no nvcc"),
+        ({"git": "x", "cmake": "x", "ninja": "x", "c++": "x"}, True, "for CUDA, and there is no nvcc"),
     ],
 )
 def test_a_host_that_cannot_compile_its_engine_is_told_so(
     tools: dict[str, str], is_root: bool, complaint: str
 ) -> None:
     of = spec(llama_engine="beellama-v0.4.3")
-    (said,) = build_obstacles(of, machine(is_root=is_root), probe(), {"nvcc": "x", **tools})
+    nvccs = () if is_root else (Nvcc(path="/opt/cuda/bin/nvcc", version="12.8"),)
+    (said,) = build_obstacles(of, machine(is_root=is_root, nvccs=nvccs), probe(), tools)
     assert complaint in said
     assert "Fix: install " in said
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from beeyard.catalog import PRESETS, Catalog, FileLock, Gguf, load_catalog
-from beeyard.machine import DockerState, Gpu, Holder, Machine, Nvcc
+from beeyard.checks import host_compiler
+from beeyard.machine import DockerState, Gpu, Gxx, Holder, Machine, Nvcc
 from beeyard.render import define
 from beeyard.sizing import what_is_served
 from beeyard.solution import Kept, Own, Solution
@@ -375,6 +376,18 @@ def test_a_compiler_newer_than_nvcc_takes_is_told(cuda: str, cxx: str, most: int
     (reason,) = plan(machine(card(), nvccs=(nvcc,), cxx=cxx), compiling(catalog())).reasons
     assert f"c++ is version {cxx}, and CUDA {cuda} takes {most} at most" in reason
     assert plan(machine(card(), nvccs=(nvcc,), cxx=f"{most}.1.0"), compiling(catalog())).fits
+
+
+def test_an_older_compiler_beside_it_is_taken_in_its_place() -> None:  # BLD-09
+    nvcc = Nvcc(path="/opt/cuda/bin/nvcc", version="12.4.131", architectures=("89",))
+    beside = tuple(Gxx(path=f"/usr/bin/g++-{number}", version=f"{number}.2.0") for number in (9, 12, 13, 14))
+    facts = machine(card(), nvccs=(nvcc,), cxx="14.2.0", gxxs=beside)
+    solution = plan(facts, compiling(catalog()))
+    assert solution.fits
+    assert decided(solution, "compiler") == ("/usr/bin/g++-13", "c++ is 14.2.0, which CUDA 12.4.131 does not take")
+    too_new = machine(card(), nvccs=(nvcc,), cxx="14.2.0", gxxs=beside[-1:])
+    assert "Fix: install g++-13 (it is found beside c++)" in plan(too_new, compiling(catalog())).reasons[0]
+    assert host_compiler(machine(card(), nvccs=(nvcc,), cxx="13.1.0", gxxs=beside)) is None
 
 
 # ---------------------------------------------------------------------------------------------- model and drafter
