@@ -11,6 +11,10 @@ ADVICE = (
     "was made anew, forget its old host key with ssh-keygen -R"
 )
 
+CHANGED_KEY = (
+    " Fix: if the machine was made anew, as a rented one is at each start, forget its old key with the ssh-keygen -R "
+    "above (and -f FILE where the inventory has an ssh_known_hosts_file); if not, do not connect"
+)
 FAILURES = ("Could not connect", "Could not resolve hostname", "Authentication error", "SSH error", "EOF error")
 
 
@@ -19,7 +23,9 @@ class ConnectAdvice(logging.Filter):
 
     def filter(self, record):  # noqa: ANN001, ANN201
         """Complete the sentence."""
-        if any(words in record.getMessage() for words in FAILURES):
+        if "SSH host key error" in record.getMessage():
+            record.msg, record.args = f"{record.getMessage()}{CHANGED_KEY}", ()
+        elif any(words in record.getMessage() for words in FAILURES):
             record.msg, record.args = f"{record.getMessage()}{ADVICE}", ()
         return True
 

@@ -57,6 +57,7 @@ def test_its_user_is_a_number_and_not_root(image: Image) -> None:
     assert image.attrs["Config"]["StopSignal"] == "SIGTERM"
 
 
+@pytest.mark.case("BLD-08")
 def test_it_is_its_base_and_little_more(client: docker.DockerClient, image: Image) -> None:
     base = client.images.get(engine_image.BASE)
     more = image.attrs["Size"] - base.attrs["Size"]
@@ -78,6 +79,7 @@ def test_it_has_nothing_that_builds_and_nothing_to_hide(client: docker.DockerCli
     assert run(client, image, "find / -xdev -name '.*_history'", user="0") == ""
 
 
+@pytest.mark.case("BLD-08")
 @pytest.mark.any_image
 def test_its_libraries_are_complete_from_any_directory(client: docker.DockerClient, image: Image) -> None:
     missing = run(client, image, "cd / && for file in /opt/llama/llama-server /opt/llama/*.so*; do ldd $file; done")

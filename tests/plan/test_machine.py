@@ -180,6 +180,7 @@ def test_this_machine_as_it_is(tmp_path: Path) -> None:
     assert found.distribution in Path("/etc/os-release").read_text()
 
 
+@pytest.mark.case("PYI-03")
 def test_a_host_that_has_nothing(place: Place) -> None:
     found = place.look(paths=["/"], addresses=["127.0.0.1:9"])
     assert found.model_dump(exclude={"is_root", "cores", "memlock_kib", "glibc", "kernel", "free_bytes"}) == Machine(
@@ -317,6 +318,7 @@ esac
 """
 
 
+@pytest.mark.case("POD-02")
 def test_nvcc_is_found_where_no_path_leads(place: Place) -> None:
     new = NVCC.format(release="12.4", architectures="printf 'compute_50\\ncompute_86\\ncompute_90\\n'")
     old = NVCC.format(release="10.1", architectures="echo 'nvcc fatal   : Unknown option -list-gpu-arch' >&2; exit 1")
@@ -354,6 +356,7 @@ def test_older_compilers_beside_it(place: Place) -> None:
 # --- pods, containers, control groups
 
 
+@pytest.mark.case("POD-02")
 def test_a_pod_of_runpod_is_known_in_an_ssh_session(place: Place) -> None:
     environment = "PUBLIC_KEY=ssh-ed25519 AAAA\nRUNPOD_POD_ID=no\0RUNPOD_API_KEY=rpa_CANARY\0RUNPOD_POD_ID=abc123\0"
     place.write("proc/1/environ", environment)

@@ -1,8 +1,14 @@
 """What goes wrong on real hosts: said in a sentence with its fix, nothing lost, other hosts unaffected."""
 
+import contextlib
 import json
+import runpy
+import select
+import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +121,84 @@ def test_a_host_that_is_not_there_does_not_stop_the_others(bed: Bed, served: lis
     assert "draft-dflash" not in bed.serving("light")
 
 
+def light_as(tmp_path: Path, **data: Any) -> list[str]:
+    """A deploy of the light host by an inventory with other data of SSH."""
+    known = (STATE / "known_hosts").resolve()
+    host = {
+        "ssh_hostname": "127.0.0.1", "ssh_port": 2203, "ssh_user": "root", "llama_preset": "tiny",
+        "ssh_key": str((STATE / "id_ed25519").resolve()), "ssh_known_hosts_file": str(known), **data,
+    }  # fmt: skip
+    (tmp_path / "one.py").write_text(f"hosts = [('light', {host})]\n")
+    return [sys.executable, "-m", "pyinfra", str(tmp_path / "one.py"), "deploy.py", "-y"]
+
+
+@pytest.mark.case("PYI-05")
+def test_a_host_key_that_changed_is_not_connected_to(bed: Bed, served: list[str], tmp_path: Path) -> None:
+    other = (STATE / "id_ed25519.pub").read_text().split()[:2]
+    (tmp_path / "known").write_text(f"[127.0.0.1]:2203 {' '.join(other)}\n")
+    run = subprocess.run(
+        light_as(tmp_path, ssh_known_hosts_file=str(tmp_path / "known"), llama_variant="baseline"),
+        check=False, capture_output=True, text=True, cwd=PROJECT, env=bed.environment, timeout=60,
+    )  # fmt: skip
+    assert run.returncode != 0
+    said = " ".join(run.stderr.split())
+    assert "ssh-keygen -R [127.0.0.1]:2203" in said
+    assert "Fix: if the machine was made anew" in said
+    assert bed.serving("light") == served
+
+
+@pytest.mark.case("PYI-05")
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_host_that_just_boots_is_waited_for_and_not_for_ever(
+    bed: Bed, served: list[str], tmp_path: Path, opens: bool
+) -> None:
+    values = runpy.run_path(str(PROJECT / "inventories" / "group_data" / "homelab.py"))
+    retries = {key: value for key, value in values.items() if key.startswith("ssh_connect_retr")}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (tmp_path / "known").open("w") as known:  # the light host's keys, under the other port
+        for line in (STATE / "known_hosts").read_text().splitlines():
+            if line.startswith("[127.0.0.1]:2203 "):
+                known.write(line.replace(":2203 ", f":{port} ") + "\n")
+    run = subprocess.Popen(
+        light_as(tmp_path, ssh_port=port, ssh_known_hosts_file=str(tmp_path / "known"), **retries),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT, env=bed.environment,
+    )  # fmt: skip
+    began = time.monotonic()
+    with contextlib.ExitStack() as later:
+        if opens:
+            time.sleep(5)
+            later.enter_context(forwarded(port, 2203))
+        _, said = run.communicate(timeout=120)
+    assert (run.returncode == 0) is opens, said
+    if not opens:
+        assert time.monotonic() - began < 60
+        assert "Could not connect" in said
+        assert "Fix: check that it is up" in said
+
+
+@contextlib.contextmanager
+def forwarded(port: int, to: int) -> Iterator[None]:
+    """A port of this machine that leads to another one."""
+
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(("127.0.0.1", to)) as there:
+                pairs = {self.request: there, there: self.request}
+                while True:
+                    for ready in select.select(list(pairs), [], [])[0]:
+                        some = ready.recv(65536)
+                        if not some:
+                            return
+                        pairs[ready].sendall(some)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", port), Forward) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield
+        server.shutdown()
+
+
 def test_a_host_with_a_wrong_wish_does_not_stop_the_others(bed: Bed, tmp_path: Path) -> None:
     inventory = tmp_path / "two.py"
     host = {"ssh_config_file": str((STATE / "ssh_config").resolve()), "llama_preset": "tiny"}
@@ -155,6 +239,7 @@ def test_a_killed_deploy_does_not_lock_the_host(bed: Bed) -> None:
     assert after.code == 0, after.output
 
 
+@pytest.mark.case("PYI-02")
 def test_a_user_who_may_not_sudo_is_told_so(bed: Bed) -> None:
     run = bed.deploy("light", ssh_user="nosudo", _sudo="true")
     assert run.code != 0
@@ -207,6 +292,7 @@ def test_a_short_key_is_refused_where_others_can_reach_the_server(bed: Bed) -> N
     assert "changeme" not in run.output
 
 
+@pytest.mark.case("POD-02")
 def test_a_token_reaches_the_hub_and_nothing_else(bed: Bed, served: list[str]) -> None:
     token = "hf_CANARY5678'\"$x%"
     bed.sh("light", "find /opt/beeyard/models -name 'tiny-qwen3*' -delete")

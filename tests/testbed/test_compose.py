@@ -256,6 +256,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.case("GPU-02")
 @pytest.mark.parametrize(("break_it", "mend_it", "data", "complaint"), FAULTS.values(), ids=FAULTS)
 def test_a_docker_that_will_not_do_is_told_apart_and_nothing_is_changed(
     docker: Bed, break_it: str, mend_it: str, data: dict[str, str], complaint: str

@@ -89,6 +89,7 @@ def deploy(bed: Bed, **data: Any) -> Deploy:
     return bed.deploy(HOST, **{**CARD, **data})
 
 
+@pytest.mark.case("GPU-02")
 def test_the_toolkit_makes_docker_know_the_card_once(docker: Bed) -> None:
     put(docker, "/usr/local/bin/nvidia-ctk", CTK)
     put(docker, "/usr/local/bin/nvidia-container-runtime", '#!/bin/sh\nexec runc "$@"\n')
@@ -102,6 +103,7 @@ def test_the_toolkit_makes_docker_know_the_card_once(docker: Bed) -> None:
     assert docker.sh(HOST, "systemctl show docker --property=MainPID") == started
 
 
+@pytest.mark.case("GPU-02")
 def test_a_docker_that_was_configured_and_not_restarted_is_restarted(docker: Bed) -> None:
     docker.sh(
         HOST,
@@ -125,6 +127,7 @@ def test_a_container_with_a_reserved_card_passes_the_gate(docker: Bed) -> None:
     assert "12 passed" in said, said
 
 
+@pytest.mark.case("GPU-05")
 def test_verification_tells_a_card_that_a_container_lost_since(docker: Bed) -> None:
     root = container(docker)["GraphDriver"]["Data"]["MergedDir"]
     docker.sh(HOST, "systemctl daemon-reload")
@@ -134,6 +137,7 @@ def test_verification_tells_a_card_that_a_container_lost_since(docker: Bed) -> N
     assert "1 failed" in docker.verify(HOST, "-k", "sees_the_card", **CARD)
 
 
+@pytest.mark.case("GPU-05")
 def test_a_container_that_lost_its_card_does_not_pass_the_gate(docker: Bed) -> None:
     put(docker, "/usr/local/bin/nvidia-container-runtime-hook", SEES_NOTHING)
     docker.sh(HOST, "python3 /opt/beeyard/bin/guard.py stop /opt/beeyard")
@@ -146,6 +150,7 @@ def test_a_container_that_lost_its_card_does_not_pass_the_gate(docker: Bed) -> N
     assert run.code == 0, run.output
 
 
+@pytest.mark.case("BLD-03")
 def test_a_card_that_the_image_has_no_code_for_stops_nothing(docker: Bed) -> None:
     put(
         docker,

@@ -44,6 +44,7 @@ def test_it_switches_to_another_variant_and_back(bed: Bed, host: str) -> None:
         assert bed.deploy(host, llama_variant=variant).changed == []
 
 
+@pytest.mark.case("DFL-07")
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
@@ -69,6 +70,7 @@ def test_a_switch_that_fails_the_gate_ends_in_the_server_before_it(
     assert bed.deploy(host).changed in ([], ["Serve | Write the server's definition"])
 
 
+@pytest.mark.case("DFL-01")
 def test_arguments_that_the_engine_does_not_know_stop_nothing(bed: Bed, host: str) -> None:
     before = bed.state(host)["pid"]
     run = bed.deploy(host, llama_preset="broken", llama_variant="unknown-flag")

@@ -62,6 +62,7 @@ def test_what_is_not_that_programs_help_is_an_error(text: str) -> None:
         parse_help(text)
 
 
+@pytest.mark.case("DFL-01")
 def test_the_generations_of_beellama_differ_where_people_stumble() -> None:
     old, new = load_table("beellama-v0.2.0"), load_table("beellama-v0.4.3")
     assert "dflash" in old["--spec-type"].choices

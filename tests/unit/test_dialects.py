@@ -63,6 +63,7 @@ def test_dflash_adds_only_its_own_flags() -> None:
     assert sorted(rest) == sorted(plain)
 
 
+@pytest.mark.case("MEM-02")
 @pytest.mark.parametrize(
     ("engine", "words"),
     [
@@ -80,6 +81,7 @@ def test_locked_and_not_mapped_is_said_in_each_engines_words(engine: str, words:
     assert sum(1 for found in both if found) == 1
 
 
+@pytest.mark.case("DFL-01")
 @pytest.mark.parametrize(
     ("preset", "variant", "engine", "what"),
     [

@@ -30,6 +30,7 @@ def test_every_variant_holds_only_architectures_that_its_cuda_knows() -> None:
             assert set(variant.architectures) <= set(images.known_architectures(variant.cuda, CATALOG.gpus))
 
 
+@pytest.mark.case("BLD-03")
 def test_a_card_that_is_too_new_is_refused_with_its_name_and_the_least_cuda() -> None:
     with pytest.raises(CatalogError) as error:
         images.check_architectures("12.4", ["89", "120"], CATALOG.gpus)
@@ -71,6 +72,7 @@ def test_an_unlocked_base_cannot_be_built_on_and_says_what_to_do() -> None:
     assert images.pick_build(locked(), "beellama-v0.4.3", "cpu").server_base == f"ubuntu:24.04@{DIGEST}"
 
 
+@pytest.mark.case("BLD-03")
 def test_an_image_is_never_named_by_what_may_change() -> None:
     carried = spec().carrying("sha256:0123456789abcdef").image
     built = spec(locked(), llama_image_from="build").image

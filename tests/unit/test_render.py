@@ -48,6 +48,7 @@ def test_a_program_is_what_supervisors_own_parser_takes() -> None:
     assert section["autorestart"] == "true"
 
 
+@pytest.mark.case("PYI-03")
 @pytest.mark.parametrize("runtime", ["systemd", "supervisor", "compose"])
 def test_no_secret_and_no_undefined_value_is_rendered(runtime: str) -> None:
     made = define(spec(runtime))

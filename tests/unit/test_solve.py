@@ -63,9 +63,10 @@ def decided(solution: Solution, what: str) -> tuple[str, str]:
     return found.value, found.why
 
 
-# --------------------------------------------------------------------------------------------- runtime (POD-01)
+# --------------------------------------------------------------------------------------------- -------- runtime
 
 
+@pytest.mark.case("POD-01")
 @pytest.mark.parametrize(
     ("facts", "runtime", "why"),
     [
@@ -98,6 +99,7 @@ def test_docker_with_the_card_and_an_image_to_pull_is_the_best() -> None:
     assert solution.fits, solution.reasons
 
 
+@pytest.mark.case("POD-01")
 def test_a_runtime_that_is_asked_for_is_checked_and_not_overruled() -> None:
     solution = plan(machine(card(), init="other"), runtime="systemd")
     assert solution.reasons == (
@@ -151,6 +153,7 @@ def test_a_card_cut_into_instances_is_left_out() -> None:
     assert "is cut into MIG instances" in both.notes[0]
 
 
+@pytest.mark.case("GPU-03")
 @pytest.mark.parametrize(
     ("on", "sentence"),
     [
@@ -172,6 +175,7 @@ def test_a_driver_too_old_for_the_card_is_told_before_anything(on: Machine, sent
     assert reason.endswith(sentence)
 
 
+@pytest.mark.case("GPU-03")
 def test_a_driver_of_an_older_major_than_the_images_cuda_is_refused() -> None:
     images = {"beellama-v0.4.3-cuda13": f"ghcr.io/beeyard/engine@sha256:{'c' * 64}"}
     solution = plan(machine(card(), docker=DOCKER), catalog(images=images), image_variant="cuda13", runtime="compose")
@@ -304,7 +308,8 @@ def test_our_own_servers_memory_counts_as_free() -> None:
     assert solve({"llama_preset": "gemma-4-31b"}, catalog(), busy, Own(pids=(7,))).fits
 
 
-def test_too_much_for_the_card_names_what_would_fit_and_who_holds_the_rest() -> None:  # DFL-02
+@pytest.mark.case("DFL-02")
+def test_too_much_for_the_card_names_what_would_fit_and_who_holds_the_rest() -> None:
     others = (Holder(pid=9, name="python3", used_mib=900),)
     on = machine(card(memory_free_mib=23400, holders=others))
     (reason,) = plan(on, context=131072).reasons
@@ -317,13 +322,15 @@ def test_too_much_for_the_card_names_what_would_fit_and_who_holds_the_rest() -> 
     assert not plan(on, context=context + 256).fits
 
 
-def test_too_little_memory_of_the_host_is_told() -> None:  # MEM-03
+@pytest.mark.case("MEM-03")
+def test_too_little_memory_of_the_host_is_told() -> None:
     (reason,) = plan(machine(card(), memory_limit_mib=1000)).reasons
     assert reason.startswith("it takes ")
     assert "MiB of the host's memory, and 1000 are free. Fix: " in reason
 
 
-def test_a_pair_of_cache_types_without_a_kernel_is_refused_or_noted() -> None:  # KV-01
+@pytest.mark.case("KV-01")
+def test_a_pair_of_cache_types_without_a_kernel_is_refused_or_noted() -> None:
     kv = {"kv": {"k": "q8_0", "v": "q4_0"}}
     assert "was built with a CUDA kernel for KV q8_0/q4_0 is not known" in plan(machine(card()), settings=kv).notes[0]
     presets = catalog()
@@ -360,7 +367,8 @@ def compiling(presets: Catalog) -> Catalog:
     return presets.model_copy(update={"engines": {**presets.engines, "beellama-v0.4.3": changed}})
 
 
-def test_an_nvcc_that_does_not_know_the_card_is_told_before_cloning() -> None:  # BLD-02
+@pytest.mark.case("BLD-02")
+def test_an_nvcc_that_does_not_know_the_card_is_told_before_cloning() -> None:
     nvcc = Nvcc(path="/usr/local/cuda/bin/nvcc", version="12.4.131", architectures=("80", "86", "89", "90"))
     solution = plan(machine(card("NVIDIA GeForce RTX 5090", "12.0"), nvccs=(nvcc,)), compiling(catalog()))
     (reason,) = solution.reasons
@@ -370,15 +378,17 @@ def test_an_nvcc_that_does_not_know_the_card_is_told_before_cloning() -> None:  
     )
 
 
+@pytest.mark.case("BLD-09")
 @pytest.mark.parametrize(("cuda", "cxx", "most"), [("12.4.131", "14.2.0", 13), ("12.8.93", "15.1.0", 14)])
-def test_a_compiler_newer_than_nvcc_takes_is_told(cuda: str, cxx: str, most: int) -> None:  # BLD-09
+def test_a_compiler_newer_than_nvcc_takes_is_told(cuda: str, cxx: str, most: int) -> None:
     nvcc = Nvcc(path="/usr/local/cuda/bin/nvcc", version=cuda, architectures=("89",))
     (reason,) = plan(machine(card(), nvccs=(nvcc,), cxx=cxx), compiling(catalog())).reasons
     assert f"c++ is version {cxx}, and CUDA {cuda} takes {most} at most" in reason
     assert plan(machine(card(), nvccs=(nvcc,), cxx=f"{most}.1.0"), compiling(catalog())).fits
 
 
-def test_an_older_compiler_beside_it_is_taken_in_its_place() -> None:  # BLD-09
+@pytest.mark.case("BLD-09")
+def test_an_older_compiler_beside_it_is_taken_in_its_place() -> None:
     nvcc = Nvcc(path="/opt/cuda/bin/nvcc", version="12.4.131", architectures=("89",))
     beside = tuple(Gxx(path=f"/usr/bin/g++-{number}", version=f"{number}.2.0") for number in (9, 12, 13, 14))
     facts = machine(card(), nvccs=(nvcc,), cxx="14.2.0", gxxs=beside)
@@ -393,6 +403,7 @@ def test_an_older_compiler_beside_it_is_taken_in_its_place() -> None:  # BLD-09
 # ---------------------------------------------------------------------------------------------- model and drafter
 
 
+@pytest.mark.case("DFL-03")
 @pytest.mark.parametrize(
     ("engine", "draft", "sentence"),
     [
@@ -415,14 +426,15 @@ def test_an_older_compiler_beside_it_is_taken_in_its_place() -> None:  # BLD-09
 )
 def test_a_drafter_in_a_format_that_the_engine_does_not_read_is_named(
     engine: str, draft: dict[str, Any], sentence: str
-) -> None:  # DFL-03
+) -> None:
     presets = catalog(draft=DRAFTER.model_copy(update=draft))
     variant = "guide-dflash" if engine == "beellama-07ac3ce" else "dflash"
     found = plan(machine(card()), presets, variant=variant).reasons
     assert any(sentence in reason for reason in found), found
 
 
-def test_a_drafter_with_another_vocabulary_is_named() -> None:  # DFL-04
+@pytest.mark.case("DFL-04")
+def test_a_drafter_with_another_vocabulary_is_named() -> None:
     presets = catalog(draft=DRAFTER.model_copy(update={"words": 151936, "vocabulary": "0123456789abcdef"}))
     found = plan(machine(card()), presets).reasons
     assert any("has another vocabulary (151936 words, 0123456789abcdef)" in reason for reason in found), found

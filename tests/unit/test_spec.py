@@ -18,6 +18,7 @@ def spec(kind: HostKind = SYSTEMD, **data: Any) -> ServerSpec:
     return resolve({"llama_preset": "tiny", "ssh_user": "ops", **data}, CATALOG, kind)
 
 
+@pytest.mark.case("PYI-03")
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
@@ -69,6 +70,7 @@ def test_a_relative_prefix_lies_in_the_clone() -> None:
     assert str(spec(llama_prefix=".beeyard/local").prefix) == f"{PROJECT}/.beeyard/local"
 
 
+@pytest.mark.case("POD-04")
 @pytest.mark.parametrize(
     ("bind", "url", "loopback"),
     [
