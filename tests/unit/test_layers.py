@@ -29,6 +29,7 @@ PURE = {
     "solve",
     "survey",
     "plan",
+    "bench",
 }
 ALLOWED = {
     "catalog": set[str](),
@@ -51,6 +52,7 @@ ALLOWED = {
     "solve": {"catalog", "checks", "dialects", "machine", "sizing", "solution", "spec"},
     "survey": {"catalog", "machine", "preflight", "probes", "sizing", "solution", "solve", "spec"},
     "plan": {"solution"},
+    "bench": {"bench", "catalog", "machine", "nvidia_smi"},
     "spec": {"catalog", "images"},
     "dialects": {"catalog", "contract", "spec"},
     "render": {"catalog", "dialects", "hub", "images", "spec"},
