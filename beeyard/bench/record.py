@@ -160,14 +160,15 @@ class Request(Part):
     """
     One request and what came of it. With a ``fault`` it counts for nothing but the number of faults.
 
-    Server's figures (``timings`` of its last chunk): ``prompt_tokens`` evaluated and ``cached_tokens`` not,
+    Server's figures (``timings`` of its last chunk): ``prompt_tokens``, ``cached_tokens`` among them,
     ``completion_tokens``, ``prompt_per_s``, ``prompt_ms``, ``decode_per_s``, ``decode_ms``, ``draft_n`` and
-    ``draft_n_accepted`` (None where it does not draft or does not say).
+    ``draft_n_accepted`` (None where it does not draft or does not say). Its rate divides all tokens by the time from
+    the first one to the last.
 
-    Our clock: ``first_token_ms`` from sending to the first text, ``wall_ms`` from sending to the end,
-    ``own_decode_per_s`` = (tokens - 1) / time from the first to the last text, ``latency`` and the gaps themselves.
-    A gap is between two chunks of the stream that bring text: nearly always tokens, but a character of several tokens
-    comes as one.
+    Our clock: ``first_token_ms`` from sending (the connection's making included) to the first text, ``wall_ms`` to
+    the end, ``own_decode_ms`` from the first text to the answer's end, ``own_decode_per_s`` = (tokens - 1) / that,
+    ``latency`` and the gaps themselves. A gap is between two chunks of the stream that bring text: nearly always
+    tokens, but a character of several tokens comes as one.
 
     From ``/metrics`` before and after: ``drafts``, how many times the drafter was asked, and
     ``accepted_per_position``, how many of its first, second, … tokens were right.
@@ -194,6 +195,7 @@ class Request(Part):
     decode_ms: Amount | None = None
     first_token_ms: Amount | None = None
     wall_ms: Amount | None = None
+    own_decode_ms: Amount | None = None
     own_decode_per_s: Amount | None = None
     latency: Latency | None = None
     gaps_us: tuple[Count, ...] | None = None
@@ -224,6 +226,18 @@ class Request(Part):
         if not self.draft_n or not self.completion_tokens:
             return None
         return (self.draft_n_accepted or 0) / self.completion_tokens
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """
+        Tokens that a step of the target brings on average: all tokens by those that no draft brought.
+
+        None where nothing was drafted. The timings alone say it, so that it is there for every engine that drafts.
+        """
+        if not self.draft_n or self.completion_tokens is None:
+            return None
+        own = self.completion_tokens - (self.draft_n_accepted or 0)
+        return self.completion_tokens / own if own > 0 else None
 
     @property
     def mean_accepted_length(self) -> float | None:

@@ -52,7 +52,7 @@ ALLOWED = {
     "solve": {"catalog", "checks", "dialects", "machine", "sizing", "solution", "spec"},
     "survey": {"catalog", "machine", "preflight", "probes", "sizing", "solution", "solve", "spec"},
     "plan": {"solution"},
-    "bench": {"bench", "catalog", "machine", "nvidia_smi"},
+    "bench": {"bench", "catalog", "dialects", "machine", "nvidia_smi", "spec"},
     "spec": {"catalog", "images"},
     "dialects": {"catalog", "contract", "spec"},
     "render": {"catalog", "dialects", "hub", "images", "spec"},
