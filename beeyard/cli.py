@@ -398,7 +398,7 @@ def bench(
             host = record.Host(name=httpx.URL(measured.url).host, price_per_hour=price)
         else:
             variant = identity.variant_of(measured.spec, measured.decided, measured.server, props)
-            host = identity.host_of(measured.machine, measured.host, measured.spec.card, price)
+            host = identity.host_of(measured.machine, measured.host, measured.spec.card, price, measured.cpu)
         session = run.Session(server, asked, seed=seed, keeps_text=with_text, keeps_gaps=with_gaps)
         watch = shlex.split(smi) if smi else ["nvidia-smi"] if measured.has_card_here else None
         sampler = Sampler(watch, session.began, measured.own_pids, lambda: variant.name) if watch else None
@@ -424,6 +424,7 @@ class _Measured(NamedTuple):
     decided: Mapping[str, Any] = {}
     server: Mapping[str, Any] = {}
     own_pids: tuple[int, ...] = ()
+    cpu: str = ""
     has_card_here: bool = False
     notes: tuple[str, ...] = ()
 
@@ -451,7 +452,7 @@ def _measured(
     key = read_key(key_file or PROJECT / ".beeyard" / "keys" / re.sub(r"[^\w.-]", "_", host.name))
     return _Measured(
         url or spec.url, key, host.name.removeprefix("@"), spec, host.machine, decided, server, host.own_pids,
-        host.is_here and spec.wants_gpu, tuple(notes),
+        _cpu_here() if host.is_here else "", host.is_here and spec.wants_gpu, tuple(notes),
     )  # fmt: skip
 
 
@@ -476,6 +477,11 @@ def _serving(host: survey.Survey) -> tuple[ServerSpec, Mapping[str, Any], Mappin
             "Fix: deploy, and measure again"
         ]  # fmt: skip
     return spec, solution.decided, server, []
+
+
+def _cpu_here() -> str:
+    found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def _kept_server(host: survey.Survey, spec: ServerSpec) -> dict[str, Any]:

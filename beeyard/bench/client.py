@@ -27,6 +27,10 @@ POLL_S = 0.25
 SHORT_TEXT = 16
 # How far the server's own times may exceed ours, which include them.
 CLOCK_SLACK, CLOCK_SLACK_MS = 1.05, 20.0
+STARTED_ANEW = (
+    "the server was started anew while it was measured. Fix: look at its log for why it ended, as out of memory, and "
+    "measure again"
+)
 # What an answer's timings must say for it to count.
 TIMINGS = ("prompt_n", "prompt_ms", "predicted_n", "predicted_ms", "predicted_per_second")
 METRIC = re.compile(r'^llamacpp:(\w+)(?:\{position="(\d+)"\})? (\S+)$', re.MULTILINE)
@@ -37,12 +41,18 @@ class BenchError(CatalogError):
 
 
 class Patience(NamedTuple):
-    """How long is waited, in seconds: to connect, for the next byte (prefill is silent), an answer, a load."""
+    """
+    How long is waited, in seconds.
+
+    To connect; for the next byte, as a long prompt is read in silence; for a whole answer; for a model to load; for a
+    server that went away to come back, as its keeper starts it again.
+    """
 
     connect_s: float = 10
     silence_s: float = 600
     answer_s: float = 3600
     load_s: float = 900
+    return_s: float = 60
 
 
 class Look(NamedTuple):
@@ -254,7 +264,7 @@ class Server:
         except httpx.TimeoutException:
             fault = (
                 f"the server said nothing for {self.patience.silence_s:.0f} s. "
-                "Fix: look whether it still computes; a long prompt may need a longer --silence"
+                "Fix: look whether it still computes, and how long it takes for a prompt"
             )
         except httpx.HTTPError as error:
             cut = f"the stream was cut after {size} bytes" if came else "the connection was lost before any answer"
@@ -271,10 +281,7 @@ def fault_of(answer: Answer, before: Look, after: Look | None) -> str | None:
     if after is None:
         return answer.fault or "the server was gone after it. Fix: look at its log for why it ended"
     if not before.is_same_process_as(after):
-        return (
-            "the server was started anew while it was measured. Fix: look at its log for why it ended, as out of "
-            "memory, and measure again"
-        )
+        return STARTED_ANEW
     if answer.fault:
         return answer.fault
     return _timing_fault(answer) or _text_fault(answer) or _company_fault(answer, before, after)

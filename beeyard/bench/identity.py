@@ -64,7 +64,7 @@ def _model(file: ModelFile) -> Model:
     )
 
 
-def host_of(machine: Machine, name: str, card: str | None, price_per_hour: float | None) -> Host:
+def host_of(machine: Machine, name: str, card: str | None, price_per_hour: float | None, cpu: str = "") -> Host:
     """
     The machine, with the cards that the server may use.
 
@@ -83,6 +83,7 @@ def host_of(machine: Machine, name: str, card: str | None, price_per_hour: float
         ),
         driver=machine.driver,
         driver_cuda=machine.driver_cuda,
+        cpu=cpu,
         cores=machine.cores,
         memory_mib=machine.memory_mib,
         kernel=machine.kernel,

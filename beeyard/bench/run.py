@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import zip_longest
 
-from beeyard.bench.client import Answer, BenchError, Look, Server, fault_of, is_amount
+from beeyard.bench.client import STARTED_ANEW, Answer, BenchError, Look, Server, fault_of, is_amount
 from beeyard.bench.gpu import Sampler
 from beeyard.bench.record import Host, Latency, Protocol, Record, Request, Variant
 from beeyard.bench.statistics import percentiles
@@ -24,8 +24,6 @@ from beeyard.catalog import PROJECT
 
 # Tokens of a warm-up's answer.
 WARM_UP_TOKENS = 48
-# How long a server that went away may take to come back, as its keeper starts it again.
-RETURN_S = 60.0
 POLL_S = 0.5
 
 Tell = Callable[[Request], None]
@@ -50,7 +48,12 @@ class Session:
 
 
 def measure(
-    session: Session, variant: str, round_number: int, warm_ups: int = 1, tell: Tell = lambda _: None
+    session: Session,
+    variant: str,
+    round_number: int,
+    warm_ups: int = 1,
+    tell: Tell = lambda _: None,
+    since: Look | None = None,
 ) -> list[Request]:
     """
     One round of the variant that serves now: warm-ups, which are not scored, then each question once.
@@ -62,65 +65,75 @@ def measure(
     :param round_number: from 1
     :param warm_ups: before the questions; a server that was just started needs one
     :param tell: is called with each request as soon as it is done
+    :param since: how the server looked after the round before, where it should be the very same process still
     """
-    found: list[Request] = []
-
-    def keep(request: Request) -> None:
-        found.append(request)
-        tell(request)
-
-    for number in range(warm_ups):
-        keep(_warm_up(session, variant, round_number, number))
-    is_there = True
-    for question in session.questions:
-        if not is_there:
-            keep(_unasked(session, variant, round_number, question))
-            continue
-        request = _request(session, variant, round_number, question)
-        keep(request)
-        if request.fault is not None and not _is_there(session.server):
-            is_there = _came_back(session.server)
-            if is_there:
-                keep(_warm_up(session, variant, round_number, warm_ups + len(found)))
-    return found
+    return _Round(session, variant, round_number, tell, since).measure(warm_ups)
 
 
-def _warm_up(session: Session, variant: str, round_number: int, number: int) -> Request:
-    """One that is not scored; it is repeated while the server says that it still loads, whatever /health says."""
-    deadline = time.monotonic() + session.server.patience.load_s
-    question = session.questions[0]
-    attempt = 0
-    while True:
-        name = f"warm-up {number}.{attempt}"
-        request, is_loading = _one(session, variant, round_number, question, name, WARM_UP_TOKENS)
-        if not is_loading or time.monotonic() > deadline:
-            return request
-        attempt += 1
-        time.sleep(POLL_S)
+class _Round:
+    """One round under way."""
 
+    def __init__(self, session: Session, variant: str, number: int, tell: Tell, since: Look | None) -> None:
+        self._session, self._server, self._variant, self._number = session, session.server, variant, number
+        self._tell, self._last = tell, since
+        self._found: list[Request] = []
 
-def _request(session: Session, variant: str, round_number: int, question: Question) -> Request:
-    return _one(session, variant, round_number, question, "", None)[0]
+    def measure(self, warm_ups: int) -> list[Request]:
+        for number in range(warm_ups):
+            self._warm_up(f"warm-up {number}")
+        is_there = True
+        for question in self._session.questions:
+            if not is_there:
+                self._keep(_unasked(self._session, self._variant, self._number, question))
+                continue
+            is_good = self._ask(question).fault is None
+            if not is_good and _look(self._server) is None:
+                is_there = _came_back(self._server)
+                self._last = None
+                if is_there:
+                    self._warm_up(f"warm-up after {len(self._found)}")
+        return self._found
 
+    def _keep(self, request: Request) -> Request:
+        self._found.append(request)
+        self._tell(request)
+        return request
 
-def _one(
-    session: Session, variant: str, round_number: int, question: Question, warm_up: str, max_tokens: int | None
-) -> tuple[Request, bool]:
-    seed = session.seed + round_number
-    nonce = nonce_of(session.nonce, question, round_number, warm_up)
-    before = _look(session.server)
-    began = time.monotonic()
-    if before is None:
-        answer = Answer(fault=f"{session.server.url} does not answer. Fix: look at its log for why it ended")
-    else:
-        answer = session.server.ask(question.body(nonce, seed, max_tokens))
-    ended = time.monotonic()
-    after = _look(session.server)
-    return _as_request(
-        session, variant, question, answer, before or Look(), after,
-        round=round_number, is_scored=not warm_up, seed=seed, nonce=nonce, began_s=began - session.began,
-        ended_s=ended - session.began, max_tokens=max_tokens or question.max_tokens,
-    ), answer.is_loading  # fmt: skip
+    def _warm_up(self, name: str) -> None:
+        """Ask one that is not scored, anew while the server says that it still loads, whatever /health says."""
+        deadline = time.monotonic() + self._server.patience.load_s
+        attempt = 0
+        while True:
+            request, is_loading = self._one(self._session.questions[0], f"{name}.{attempt}", WARM_UP_TOKENS)
+            if not is_loading or time.monotonic() > deadline:
+                self._keep(request)
+                return
+            attempt += 1
+            time.sleep(POLL_S)
+
+    def _ask(self, question: Question) -> Request:
+        return self._keep(self._one(question, "", None)[0])
+
+    def _one(self, question: Question, warm_up: str, max_tokens: int | None) -> tuple[Request, bool]:
+        session = self._session
+        seed = session.seed + self._number
+        nonce = nonce_of(session.nonce, question, self._number, warm_up)
+        before, last = _look(self._server), self._last
+        began = time.monotonic()
+        if before is None:
+            answer = Answer(fault=f"{self._server.url} does not answer. Fix: look at its log for why it ended")
+        else:
+            answer = self._server.ask(question.body(nonce, seed, max_tokens))
+        ended = time.monotonic()
+        after = self._last = _look(self._server)
+        request = _as_request(
+            session, self._variant, question, answer, before or Look(), after,
+            round=self._number, is_scored=not warm_up, seed=seed, nonce=nonce, began_s=began - session.began,
+            ended_s=ended - session.began, max_tokens=max_tokens or question.max_tokens,
+        )  # fmt: skip
+        if last is not None and before is not None and not last.is_same_process_as(before):
+            request = request.model_copy(update={"fault": STARTED_ANEW})
+        return request, answer.is_loading
 
 
 def _unasked(session: Session, variant: str, round_number: int, question: Question) -> Request:
@@ -140,12 +153,8 @@ def _look(server: Server) -> Look | None:
         return None
 
 
-def _is_there(server: Server) -> bool:
-    return _look(server) is not None
-
-
 def _came_back(server: Server) -> bool:
-    deadline = time.monotonic() + RETURN_S
+    deadline = time.monotonic() + server.patience.return_s
     while time.monotonic() < deadline:
         try:
             server.await_ready()
@@ -267,11 +276,12 @@ def run(
     said = list(notes)
     requests: list[Request] = []
     done = 0
+    since = None
     with sampler or nullcontext():
         try:
             for number in range(1, rounds + 1):
-                requests += measure(session, variant.name, number, warm_ups if number == 1 else 0, tell)
-                done = number
+                requests += measure(session, variant.name, number, warm_ups if number == 1 else 0, tell, since)
+                done, since = number, _look(session.server)
         except KeyboardInterrupt:
             if not done:
                 raise BenchError("it was stopped before a round was whole. Fix: let it run, or ask less") from None

@@ -1,5 +1,6 @@
 """What a record says: rates by variant and prompt, speed-ups, and the sentences that belong beside them. Pure."""
 
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -102,12 +103,13 @@ def too_few(record: Record) -> list[str]:
 def remarks(record: Record) -> list[str]:
     """What must be said beside the figures: faults, heat, company, no drafts, a slow way to the server; sentences."""
     found = list(record.notes)
-    counted: dict[tuple[str, str], int] = {}
+    # Faults that differ in their numbers alone are one; the first of them is told.
+    alike: dict[tuple[str, str], list[str]] = {}
     for one in record.faulty:
-        counted[one.variant, one.fault or ""] = counted.get((one.variant, one.fault or ""), 0) + 1
+        alike.setdefault((one.variant, re.sub(r"\d+", "#", one.fault or "")), []).append(one.fault or "")
     found += [
-        f"{variant}: {number} answer{'' if number == 1 else 's'} left out: {fault}"
-        for (variant, fault), number in counted.items()
+        f"{variant}: {len(faults)} answer{'' if len(faults) == 1 else 's'} left out: {faults[0]}"
+        for (variant, _), faults in alike.items()
     ]
     found += _heat(record)
     for variant in record.variants:
