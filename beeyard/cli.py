@@ -486,10 +486,11 @@ def _cpu_here() -> str:
 
 def _kept_server(host: survey.Survey, spec: ServerSpec) -> dict[str, Any]:
     file = Path(spec.prefix) / "current" / "server.json"
-    if not host.is_here or not file.is_file():
+    try:
+        found = json.loads(file.read_text()) if host.is_here else {}
+    except (OSError, ValueError):
         return {}
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
+    return found if {"preset", "variant", "engine", "argv"} <= set(found) else {}
 
 
 def _spec(

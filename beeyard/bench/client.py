@@ -126,6 +126,8 @@ class Server:
     def __init__(self, url: str, key: str | None = None, patience: Patience | None = None) -> None:
         if not re.match(r"https?://[^/]", url):
             raise BenchError(f"{url!r} is no address of a server. Fix: write it as http://127.0.0.1:8910")
+        if "@" in httpx.URL(url).netloc.decode() or httpx.URL(url).userinfo:
+            raise BenchError("the address holds a user's name. Fix: name the key's file with --key-file instead")
         self.url = url.rstrip("/").removesuffix("/v1")
         self.patience = patience or Patience()
         headers = {"Authorization": f"Bearer {key}"} if key else {}

@@ -86,12 +86,13 @@ class _Round:
             if not is_there:
                 self._keep(_unasked(self._session, self._variant, self._number, question))
                 continue
-            is_good = self._ask(question).fault is None
-            if not is_good and _look(self._server) is None:
-                is_there = _came_back(self._server)
+            fault = self._ask(question).fault
+            is_cold = fault == STARTED_ANEW
+            if fault is not None and _look(self._server) is None:
+                is_there = is_cold = _came_back(self._server)
                 self._last = None
-                if is_there:
-                    self._warm_up(f"warm-up after {len(self._found)}")
+            if is_cold:
+                self._warm_up(f"warm-up after {len(self._found)}")
         return self._found
 
     def _keep(self, request: Request) -> Request:

@@ -1,12 +1,13 @@
 """The client against a stand-in that misbehaves: each way is named in a sentence, and none gets into a figure."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from beeyard.bench.client import Answer, BenchError, Look, Patience, Server, fault_of, read_key
-from beeyard.bench.record import Host, Record, Variant
+from beeyard.bench.record import Host, Record, Request, Variant
 from beeyard.bench.run import Session, measure, run
 from beeyard.bench.summary import remarks, rows, too_few
 from beeyard.bench.workloads import Question
@@ -156,9 +157,9 @@ def test_a_restart_between_two_requests_is_named() -> None:
         since = server.look()
         stand.process = "<__media_third__>"
         later = measure(session, "dflash", 2, warm_ups=0, since=since)
-    assert [one.fault is None for one in found] == [True, False]
+    assert [(one.is_scored, one.fault is None) for one in found] == [(True, True), (True, False), (False, True)]
     assert "started anew" in (found[1].fault or "")
-    assert [one.fault is None for one in later] == [False, True]
+    assert [(one.is_scored, one.fault is None) for one in later] == [(True, False), (False, True), (True, True)]
 
 
 def test_a_server_that_goes_away_leaves_its_questions_unasked() -> None:
@@ -169,6 +170,24 @@ def test_a_server_that_goes_away_leaves_its_questions_unasked() -> None:
         found = measure(Session(server, QUESTIONS), "dflash", 2, warm_ups=0)
     assert "does not answer. Fix: " in (found[0].fault or "")
     assert "it was not asked: the server had gone" in (found[1].fault or "")
+
+
+def test_a_run_that_is_stopped_keeps_the_rounds_that_were_whole() -> None:
+    def stop_in(number: int) -> Callable[[Request], None]:
+        def tell(request: Request) -> None:
+            if request.round == number and request.prompt == "two":
+                raise KeyboardInterrupt
+
+        return tell
+
+    with stand_in() as stand, Server(stand.url, None, QUICK) as server:
+        session, variant = Session(server, QUESTIONS), Variant(name="dflash", decoding="dflash")
+        found = run(session, variant, Host(name="here"), 4, tell=stop_in(3))
+        with pytest.raises(BenchError, match="stopped before a round was whole"):
+            run(session, variant, Host(name="here"), 4, tell=stop_in(1))
+    assert {one.round for one in found.requests} == {1, 2}
+    assert (found.protocol.rounds, found.protocol.order) == (2, ("dflash", "dflash"))
+    assert found.notes == ("it was stopped after 2 of 4 rounds",)
 
 
 def test_every_request_has_its_own_nonce_first_and_asks_for_no_cache() -> None:
@@ -230,10 +249,13 @@ def test_who_cannot_be_asked_is_said() -> None:
         server.await_ready()
     with pytest.raises(BenchError, match="is no address of a server"):
         Server("127.0.0.1:8910")
+    with pytest.raises(BenchError, match="holds a user's name") as caught:
+        Server("http://me:verysecret@127.0.0.1:8910")
+    assert "verysecret" not in str(caught.value)
     hasty = QUICK._replace(load_s=0.3)
-    with stand_in("loading") as stand, Server(stand.url, None, hasty) as server, pytest.raises(BenchError) as caught:
+    with stand_in("loading") as stand, Server(stand.url, None, hasty) as server, pytest.raises(BenchError) as refused:
         server.await_ready()
-    assert "has been loading its model" in str(caught.value)
+    assert "has been loading its model" in str(refused.value)
 
 
 def test_of_a_models_path_only_its_name_is_told() -> None:
