@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -11,24 +10,23 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from beeyard import image_build, locking, survey
+from beeyard import image_build, locking, measured, survey
 from beeyard import newest as newest_engine
-from beeyard.bench import identity, record, run, summary, terminal
-from beeyard.bench.client import BenchError, Server, read_key
+from beeyard.bench import record, run, summary, terminal
+from beeyard.bench.client import BenchError, Server
 from beeyard.bench.gpu import Sampler
 from beeyard.bench.workloads import questions
 from beeyard.catalog import PRESETS, PROJECT, Catalog, CatalogError, load_catalog, pick
 from beeyard.dialects import argv
 from beeyard.images import SBOM_SCANNER, architecture, builds, published_name
 from beeyard.lockfile import add_base, add_image
-from beeyard.machine import Machine
 from beeyard.plan import report
 from beeyard.render import CLONE_PRESET, clone_compose, define, rendered_files
 from beeyard.spec import ANY_HOST, Runtime, ServerSpec, every_variant, resolve
@@ -385,27 +383,20 @@ def bench(
     ] = True,
 ) -> None:
     """Measure the server that runs: speed by prompt, drafts accepted, faults; 6 if too few answers were good."""
-    measured = _measured(target, url, key_file, dict(_pair(item) for item in data or []), limit or [])
+    who = _measured(target, url, key_file, dict(_pair(item) for item in data or []), limit or [])
     catalog = load_catalog()
     names = list(catalog.workloads) if workload and "all" in workload else workload or ["guide"]
     console = terminal.console()
-    with Server(measured.url, measured.key) as server:
+    with Server(who.url, who.key) as server:
         server.await_ready()
         props = server.props()
         asked, notes = questions(catalog.workloads, names, server.count_tokens, props.get("n_ctx"))
-        if measured.spec is None:
-            variant = identity.unknown_variant(name, "", props)
-            host = record.Host(name=httpx.URL(measured.url).host, price_per_hour=price)
-        else:
-            variant = identity.variant_of(measured.spec, measured.decided, measured.server, props)
-            host = identity.host_of(measured.machine, measured.host, measured.spec.card, price, measured.cpu)
+        variant, host = who.variant(name, props), who.host(price)
         session = run.Session(server, asked, seed=seed, keeps_text=with_text, keeps_gaps=with_gaps)
-        watch = shlex.split(smi) if smi else ["nvidia-smi"] if measured.has_card_here else None
-        sampler = Sampler(watch, session.began, measured.own_pids, lambda: variant.name) if watch else None
+        watch = shlex.split(smi) if smi else ["nvidia-smi"] if who.has_card_here else None
+        sampler = Sampler(watch, session.began, who.own_pids, lambda: variant.name) if watch else None
         with terminal.Progressing(console, len(asked) * rounds) as progress:
-            found = run.run(
-                session, variant, host, rounds, warm_ups, sampler, progress.tell, [*measured.notes, *notes]
-            )
+            found = run.run(session, variant, host, rounds, warm_ups, sampler, progress.tell, [*who.notes, *notes])
     file = out or PROJECT / ".beeyard" / "bench" / f"{host.name}-{variant.name}-{found.began:%Y%m%dT%H%M%SZ}.json"
     record.save(found, file)
     terminal.show(found, console)
@@ -413,84 +404,16 @@ def bench(
     raise typer.Exit(NOT_MEASURED if summary.too_few(found) else 0)
 
 
-class _Measured(NamedTuple):
-    """The server that is to be measured, and what is known of it beside its address."""
-
-    url: str
-    key: str | None
-    host: str = ""
-    spec: ServerSpec | None = None
-    machine: Machine = Machine(memory_mib=0, memory_available_mib=0)
-    decided: Mapping[str, Any] = {}
-    server: Mapping[str, Any] = {}
-    own_pids: tuple[int, ...] = ()
-    cpu: str = ""
-    has_card_here: bool = False
-    notes: tuple[str, ...] = ()
-
-
 def _measured(
     target: str | None, url: str | None, key_file: Path | None, data: dict[str, Any], limit: list[str]
-) -> _Measured:
+) -> measured.Measured:
     if target is None:
-        if url is None:
-            raise BenchError(
-                "measure whom? Fix: name an inventory, as in `beeyard bench local`, or a server with --url"
-            )
-        return _Measured(url, read_key(key_file) if key_file else None)
+        return measured.by_address(url, key_file)
     seen, _ = _surveyed(target, data, limit)
     if len(seen) != 1:
         names = ", ".join(host.name for host in seen)
         raise BenchError(f"{target} has {len(seen)} hosts: {names}. Fix: name one, as in --limit {seen[0].name}")
-    (host,) = seen
-    spec, decided, server, notes = _serving(host)
-    if url is None and not host.is_here and spec.is_loopback:
-        raise BenchError(
-            f"{host.name}'s server listens on {spec.bind} there, which is not this machine. Fix: open a tunnel, as "
-            f"ssh -N -L {spec.port}:127.0.0.1:{spec.port} {host.name}, and add --url http://127.0.0.1:{spec.port}"
-        )
-    key = read_key(key_file or PROJECT / ".beeyard" / "keys" / re.sub(r"[^\w.-]", "_", host.name))
-    return _Measured(
-        url or spec.url, key, host.name.removeprefix("@"), spec, host.machine, decided, server, host.own_pids,
-        _cpu_here() if host.is_here else "", host.is_here and spec.wants_gpu, tuple(notes),
-    )  # fmt: skip
-
-
-def _serving(host: survey.Survey) -> tuple[ServerSpec, Mapping[str, Any], Mapping[str, Any], list[str]]:
-    """The spec of the server that runs on a host, what was decided for it, what the host keeps of it, and doubts."""
-    solution = survey.solved(host, load_catalog())
-    if solution.spec is None:
-        raise CatalogError("; ".join(solution.reasons))
-    spec, server = solution.spec, _kept_server(host, solution.spec)
-    if not server:
-        doubt = "what runs there was not looked at: the record has the spec that its inventory asks for"
-        return spec, solution.decided, {}, [doubt]
-    running = {"llama_preset": server["preset"], "llama_variant": server["variant"], "llama_engine": server["engine"]}
-    if running != {
-        "llama_preset": spec.preset, "llama_variant": spec.variant, "llama_engine": spec.engine_name,
-    }:  # fmt: skip
-        other = survey.solved(host.model_copy(update={"data": {**host.data, **running}}), load_catalog())
-        spec = other.spec or spec
-    if argv(spec) != server["argv"]:
-        return spec, solution.decided, server, [
-            "what runs is not what the presets and the inventory say now; its own arguments are in the record. "
-            "Fix: deploy, and measure again"
-        ]  # fmt: skip
-    return spec, solution.decided, server, []
-
-
-def _cpu_here() -> str:
-    found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return found[1].strip() if found else ""
-
-
-def _kept_server(host: survey.Survey, spec: ServerSpec) -> dict[str, Any]:
-    file = Path(spec.prefix) / "current" / "server.json"
-    try:
-        found = json.loads(file.read_text()) if host.is_here else {}
-    except (OSError, ValueError):
-        return {}
-    return found if {"preset", "variant", "engine", "argv"} <= set(found) else {}
+    return measured.of_host(seen[0], load_catalog(), url, key_file)
 
 
 def _spec(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-TOKENS = 40
+TOKENS = 24
 PROMPT_TOKENS = 20
 TOKEN_S = 0.001
 PREFILL_S = 0.004

@@ -74,7 +74,7 @@ def test_a_server_that_behaves_has_no_fault_and_its_figures_are_kept() -> None:
         ("early 200", 'the answer is no stream of a chat: \'{"status":"ok"}\''),
         ("loading chat", "the server answered 503: "),
         ("crash", "the stream was cut after "),
-        ("ends early", "the stream was cut after 20 pieces of text"),
+        ("ends early", f"the stream was cut after {TOKENS // 2} pieces of text"),
         ("no done", f"the stream was cut after {TOKENS} pieces of text"),
         ("error", "the server broke off: 'Compute error.'"),
         ("empty", "its text is empty"),

@@ -30,6 +30,7 @@ PURE = {
     "survey",
     "plan",
     "bench",
+    "measured",
 }
 ALLOWED = {
     "catalog": set[str](),
@@ -52,6 +53,7 @@ ALLOWED = {
     "solve": {"catalog", "checks", "dialects", "machine", "sizing", "solution", "spec"},
     "survey": {"catalog", "machine", "preflight", "probes", "sizing", "solution", "solve", "spec"},
     "plan": {"solution"},
+    "measured": {"bench", "catalog", "dialects", "machine", "spec", "survey"},
     "bench": {"bench", "catalog", "dialects", "machine", "nvidia_smi", "spec"},
     "spec": {"catalog", "images"},
     "dialects": {"catalog", "contract", "spec"},
