@@ -1,6 +1,6 @@
 # make deploy TARGET=homelab   deploys inventories/homelab.py; DATA="llama_port=8911 …" overrides host data
 .DEFAULT_GOAL := help
-.PHONY: help up down plan deploy verify switch rollback prune idempotent render unit image images image-try publish newest lock-images image-test presets tiny check test test-offline test-testbed \
+.PHONY: help up down plan deploy verify switch rollback bench prune idempotent render unit image images image-try publish newest lock-images image-test presets tiny check test test-offline test-testbed \
 	testbed testbed-down lock-python
 TARGET ?= local
 VARIANT ?=
@@ -38,6 +38,9 @@ rollback: run-env  ## Return TARGET to the server and engine before; once more g
 
 verify: dev-env  ## Check that what runs on TARGET is what the spec says; kills it once (KILL=0: not)
 	@TARGET=$(notdir $(basename $(INVENTORY))) DATA='$(DATA)' $(BIN)/pytest tests/host
+
+bench: run-env  ## Measure the server that runs on TARGET (default: local); WORKLOAD= ROUNDS= URL= OUT=
+	@$(BIN)/python -m beeyard.cli bench $(OVERRIDES) $(notdir $(basename $(INVENTORY))) $(foreach name,$(WORKLOAD),--workload '$(name)') $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(URL),--url '$(URL)') $(if $(OUT),--out '$(OUT)')
 
 prune: run-env  ## Remove model files of TARGET that neither its presets nor its last two servers name; asks (YES=1: not)
 	@$(PYINFRA) prune.py $(if $(YES),-y)

@@ -317,6 +317,55 @@ class Server(Strict):
     variants: dict[str, Variant]
 
 
+# --- the benchmark ---------------------------------------------------------------------------------
+
+
+class Message(Strict):
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[str, StringConstraints(min_length=1)]
+
+
+class Prompt(Strict):
+    """
+    What is asked: a conversation that ends with the user's words.
+
+    In presets a text alone stands for one message of the user's, and so does ``text`` beside the other keys.
+    """
+
+    messages: Annotated[tuple[Message, ...], Field(min_length=1)]
+    # Tokens of made-up records before the first words, for a long prompt; the server's own tokenizer counts.
+    filler_tokens: int = Field(default=0, ge=0)
+    # A JSON schema that the answer must fit.
+    answer_schema: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_text_is_one_message(cls, value: Any) -> Any:
+        given = {"text": value} if isinstance(value, str) else value
+        if isinstance(given, dict) and "text" in given:
+            rest = {key: said for key, said in given.items() if key != "text"}
+            return {"messages": ({"role": "user", "content": given["text"]},), **rest}
+        return given
+
+    @model_validator(mode="after")
+    def _the_user_is_last(self) -> Self:
+        if self.messages[-1].role != "user":
+            raise ValueError("a prompt's last message must be the user's. Fix: end it with what is to be answered")
+        return self
+
+
+class Workload(Strict):
+    """Prompts of one kind; ``source`` says whose words they are."""
+
+    title: str
+    source: str
+    max_tokens: int = Field(gt=1)
+    temperature: float = Field(ge=0)
+    prompts: Annotated[dict[str, Prompt], Field(min_length=1)]
+
+
 # --- the lock --------------------------------------------------------------------------------------
 
 
@@ -403,6 +452,7 @@ class Catalog(Strict):
     images: dict[str, ImageVariant]
     repositories: dict[str, Repository]
     servers: dict[str, Server]
+    workloads: dict[str, Workload]
     lock: Lock
 
 

@@ -17,8 +17,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from beeyard import image_build, locking, survey
+from beeyard import image_build, locking, measured, survey
 from beeyard import newest as newest_engine
+from beeyard.bench import record, run, summary, terminal
+from beeyard.bench.client import BenchError, Server
+from beeyard.bench.gpu import Sampler
+from beeyard.bench.workloads import questions
 from beeyard.catalog import PRESETS, PROJECT, Catalog, CatalogError, load_catalog, pick
 from beeyard.dialects import argv
 from beeyard.images import SBOM_SCANNER, architecture, builds, published_name
@@ -32,6 +36,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_comp
 USAGE = 2
 DOES_NOT_FIT = 3
 CHECK_FAILED = 4
+NOT_MEASURED = 6
 
 Preset = Annotated[str, typer.Argument(metavar="SERVER", help="A server of presets/servers.yaml.")]
 VariantName = Annotated[str, typer.Argument(metavar="VARIANT", help="One of its variants.")]
@@ -347,6 +352,68 @@ def ask(
         drafted = f", {timings.get('draft_n_accepted', 0)} of {timings['draft_n']} drafted tokens accepted"
     speed = timings.get("predicted_per_second")
     typer.echo(f"{f'{speed:.1f} tokens/s' if speed else 'no timings'}{drafted}, {took:.1f} s in all")
+
+
+@app.command()
+def bench(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="An inventory with the server's host; none: --url alone.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="The server; by default where TARGET's host has it.")
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option("--key-file", help="Its API key.")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option("--workload", help="NAME or NAME/PROMPT, as often as wanted; all: every one.")
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each prompt is asked.")] = 3,
+    warm_ups: Annotated[int, typer.Option("--warm-ups", min=0, help="Unscored requests before the first.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of sampling and of the statistics.")] = 1,
+    out: Annotated[Path | None, typer.Option("--out", help="The record's file.")] = None,
+    limit: Annotated[list[str] | None, typer.Option("--limit", help="Only this host of TARGET.")] = None,
+    data: Annotated[list[str] | None, typer.Option("--data", help="KEY=VALUE over the host's data.")] = None,
+    name: Annotated[str, typer.Option("--variant", help="What a server of --url alone is called.")] = "server",
+    price: Annotated[float | None, typer.Option("--price", min=0, help="US dollars an hour of the host.")] = None,
+    smi: Annotated[
+        str | None, typer.Option("--smi", help="What asks its nvidia-smi, as 'ssh attic nvidia-smi'.")
+    ] = None,
+    with_text: Annotated[bool, typer.Option("--text/--no-text", help="Whether answers go into the record.")] = True,
+    with_gaps: Annotated[
+        bool, typer.Option("--gaps/--no-gaps", help="Whether every gap between tokens does.")
+    ] = True,
+) -> None:
+    """Measure the server that runs: speed by prompt, drafts accepted, faults; 6 if too few answers were good."""
+    who = _measured(target, url, key_file, dict(_pair(item) for item in data or []), limit or [])
+    catalog = load_catalog()
+    names = list(catalog.workloads) if workload and "all" in workload else workload or ["guide"]
+    console = terminal.console()
+    with Server(who.url, who.key) as server:
+        server.await_ready()
+        props = server.props()
+        asked, notes = questions(catalog.workloads, names, server.count_tokens, props.get("n_ctx"))
+        variant, host = who.variant(name, props), who.host(price)
+        session = run.Session(server, asked, seed=seed, keeps_text=with_text, keeps_gaps=with_gaps)
+        watch = shlex.split(smi) if smi else ["nvidia-smi"] if who.has_card_here else None
+        sampler = Sampler(watch, session.began, who.own_pids, lambda: variant.name) if watch else None
+        with terminal.Progressing(console, len(asked) * rounds) as progress:
+            found = run.run(session, variant, host, rounds, warm_ups, sampler, progress.tell, [*who.notes, *notes])
+    file = out or PROJECT / ".beeyard" / "bench" / f"{host.name}-{variant.name}-{found.began:%Y%m%dT%H%M%SZ}.json"
+    record.save(found, file)
+    terminal.show(found, console)
+    typer.echo(f"record: {file}")
+    raise typer.Exit(NOT_MEASURED if summary.too_few(found) else 0)
+
+
+def _measured(
+    target: str | None, url: str | None, key_file: Path | None, data: dict[str, Any], limit: list[str]
+) -> measured.Measured:
+    if target is None:
+        return measured.by_address(url, key_file)
+    seen, _ = _surveyed(target, data, limit)
+    if len(seen) != 1:
+        names = ", ".join(host.name for host in seen)
+        raise BenchError(f"{target} has {len(seen)} hosts: {names}. Fix: name one, as in --limit {seen[0].name}")
+    return measured.of_host(seen[0], load_catalog(), url, key_file)
 
 
 def _spec(

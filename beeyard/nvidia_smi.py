@@ -101,6 +101,19 @@ def nvcc(path: str, version: str, architectures: str) -> Nvcc:
     return Nvcc(path=path, version=version, architectures=tuple(str(number) for number in numbers))
 
 
+def rows(fields: str, said: Iterable[str]) -> list[dict[str, str]]:
+    """What ``nvidia-smi --query-gpu`` says of each card, by field; empty text is what it has no value for."""
+    names, found = fields.split(","), []
+    for line in said:
+        if not re.match(r"\d+\s*,", line):
+            continue  # a sentence
+        values = _split(line)
+        if len(values) != len(names):
+            raise ValueError(f"nvidia-smi was asked for {fields} and printed {line!r}")
+        found.append(dict(zip(names, map(_text, values), strict=True)))
+    return found
+
+
 def _split(line: str) -> list[str]:
     return [value.strip() for value in next(csv.reader([line], skipinitialspace=True))]
 

@@ -30,6 +30,8 @@ PURE = {
     "solve",
     "survey",
     "plan",
+    "bench",
+    "measured",
 }
 ALLOWED = {
     "catalog": set[str](),
@@ -53,6 +55,8 @@ ALLOWED = {
     "solve": {"catalog", "checks", "dialects", "machine", "sizing", "solution", "spec"},
     "survey": {"catalog", "machine", "preflight", "probes", "sizing", "solution", "solve", "spec"},
     "plan": {"solution"},
+    "measured": {"bench", "catalog", "dialects", "machine", "spec", "survey"},
+    "bench": {"bench", "catalog", "dialects", "machine", "nvidia_smi", "spec"},
     "spec": {"catalog", "images"},
     "dialects": {"catalog", "contract", "spec"},
     "render": {"catalog", "dialects", "hub", "images", "spec"},
