@@ -137,7 +137,8 @@ def test_a_server_that_is_killed_in_its_answer_is_named(mortal: Running) -> None
     killer.join()
     faults = [one.fault for one in found if one.is_scored]
     assert faults[0] is None
-    assert "the stream was cut" in (faults[1] or "")
+    # The second where a busy machine had not begun to answer yet.
+    assert any(words in (faults[1] or "") for words in ("the stream was cut", "the connection was lost before any"))
     assert "it was not asked" in (faults[2] or "")
 
 
