@@ -31,6 +31,11 @@ STARTED_ANEW = (
     "the server was started anew while it was measured. Fix: look at its log for why it ended, as out of memory, and "
     "measure again"
 )
+# What a gateway in front of a server answers when that takes too long for it; 524 is Cloudflare's, as at a pod's
+# address, after 100 s without a byte.
+PROXY_TIMEOUTS = (502, 504, 524)
+PROXIES = (".proxy.runpod.net",)
+TUNNEL = "measure past it: an inventory's host, which is reached by SSH, or --url http://127.0.0.1:8910 on the host"
 # What an answer's timings must say for it to count.
 TIMINGS = ("prompt_n", "prompt_ms", "predicted_n", "predicted_ms", "predicted_per_second")
 METRIC = re.compile(r'^llamacpp:(\w+)(?:\{position="(\d+)"\})? (\S+)$', re.MULTILINE)
@@ -101,6 +106,25 @@ class Answer:
     is_loading: bool = False
 
 
+def proxy_note(url: str) -> str | None:
+    """A sentence where an address is that of a pod's proxy, whose time limit and way would be measured, too."""
+    found = re.match(r"https?://([^/:]+)", url)
+    if found is None or not found[1].endswith(PROXIES):
+        return None
+    name = found[1]
+    return (
+        f"{name} is a proxy in front of the pod, which gives up after some 100 s without a byte, and whose way "
+        f"counts into every time to the first token. Fix: {TUNNEL}"
+    )
+
+
+def _proxy_fault(status: int, after_s: float) -> str:
+    return (
+        f"a proxy in front of the server answered {status} after {after_s:.0f} s: its own time limit, the server may "
+        f"be fine. Fix: {TUNNEL}"
+    )
+
+
 def read_key(file: Path) -> str:
     """
     The first key of a key file, as llama-server reads it.
@@ -120,6 +144,23 @@ def read_key(file: Path) -> str:
     raise BenchError(f"{file} holds no key. Fix: deploy again, or name another with --key-file")
 
 
+def root_of(url: str) -> str:
+    """The server's address, of which clients are often given the path of its API."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def http_client(url: str, key: str | None, silence_s: float, connect_s: float) -> httpx.Client:
+    """
+    What asks a llama-server: by no proxy of the environment, and on a connection for each request.
+
+    llama-server closes a kept one now and then just as the next request goes out.
+    """
+    return httpx.Client(
+        base_url=url, headers={"Authorization": f"Bearer {key}"} if key else {}, trust_env=False,
+        timeout=httpx.Timeout(silence_s, connect=connect_s), limits=httpx.Limits(max_keepalive_connections=0),
+    )  # fmt: skip
+
+
 class Server:
     """A llama-server by its address. Proxies of the environment are not used; the key goes into no text of ours."""
 
@@ -128,13 +169,9 @@ class Server:
             raise BenchError(f"{url!r} is no address of a server. Fix: write it as http://127.0.0.1:8910")
         if "@" in httpx.URL(url).netloc.decode() or httpx.URL(url).userinfo:
             raise BenchError("the address holds a user's name. Fix: name the key's file with --key-file instead")
-        self.url = url.rstrip("/").removesuffix("/v1")
+        self.url = root_of(url)
         self.patience = patience or Patience()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        timeout = httpx.Timeout(self.patience.silence_s, connect=self.patience.connect_s)
-        # A connection for each request: llama-server closes a kept one now and then just as the next goes out.
-        limits = httpx.Limits(max_keepalive_connections=0)
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, limits=limits, trust_env=False)
+        self._http = http_client(self.url, key, self.patience.silence_s, self.patience.connect_s)
 
     def __enter__(self) -> Self:
         return self
@@ -154,6 +191,7 @@ class Server:
         """
         deadline = time.monotonic() + self.patience.load_s
         while True:
+            began = time.monotonic()
             try:
                 status = self._http.get("/health", timeout=self.patience.connect_s).status_code
             except httpx.HTTPError as error:
@@ -162,6 +200,8 @@ class Server:
                 ) from error
             if status == 200:
                 break
+            if status in PROXY_TIMEOUTS:
+                raise BenchError(f"{self.url}/health: {_proxy_fault(status, time.monotonic() - began)}")
             if status != 503:
                 raise BenchError(f"{self.url}/health answers {status}. Fix: name the --url of a llama-server")
             if time.monotonic() > deadline:
@@ -369,6 +409,8 @@ def _events(came: list[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
 
 
 def _read(came: list[tuple[float, bytes]], wall_s: float, status: int, fault: str | None) -> Answer:
+    if status in PROXY_TIMEOUTS:
+        return Answer(wall_s=wall_s, fault=_proxy_fault(status, wall_s))
     if status not in (0, 200):
         said = _excerpt(b"".join(data for _, data in came))
         return Answer(

@@ -97,7 +97,7 @@ class Sampler:
     INTERVAL_S = 1.0
 
     def __init__(
-        self, command: Sequence[str], began: float, own_pids: Collection[int] = (),
+        self, command: Sequence[str], began: float, own_pids: Callable[[], Collection[int]] = tuple,
         variant: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         """
@@ -105,6 +105,7 @@ class Sampler:
 
         :param command: nvidia-smi, or what runs it where the server is, as ``ssh attic nvidia-smi``
         :param began: the monotonic time from which samples count
+        :param own_pids: the processes of the server that runs just now; none where they are not known
         :param variant: what is measured just now
         """
         self._command, self._began, self._own, self._variant = list(command), began, own_pids, variant
@@ -138,7 +139,7 @@ class Sampler:
                 said = self._ask(f"--query-gpu={self._fields}")
             at_s = time.monotonic() - self._began
             held = self._ask(f"--query-compute-apps={HOLDERS}")
-            found = samples(self._fields, said, held, self._own, at_s, self._variant())
+            found = samples(self._fields, said, held, self._own(), at_s, self._variant())
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             self.fault = f"the cards were not watched: {error}. Fix: see what `{' '.join(self._command)}` says"
             return

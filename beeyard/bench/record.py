@@ -17,6 +17,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from beeyard.bench.agreement import Agreement
+from beeyard.bench.sandbox import Surroundings
+from beeyard.bench.verdicts import Verdict
 from beeyard.catalog import CatalogError, sentence
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -276,43 +279,17 @@ class GpuSample(Part):
 
 
 # --- is it still right? ------------------------------------------------------------------------------
+# How far answers agree is an Agreement of beeyard.bench.agreement.
 
 
-class Agreed(Part):
-    """
-    One prompt at temperature 0, by two variants, token by token.
-
-    ``first_divergence`` is the index of the first token that differs, None where all are the same; ``compared`` the
-    tokens that both have.
-    """
-
-    workload: Name
-    prompt: Name
-    compared: Count
-    same: Count
-    first_divergence: Count | None = None
-    note: str = ""
-
-
-class Agreement(Part):
-    """How far a variant's answers are those of the reference, prompt by prompt."""
-
-    variant: Name
-    reference: Name
-    prompts: tuple[Agreed, ...]
-
-
-class TestsOfAnswer(Part):
-    """The module of an answer, with its own tests run in a sandbox; ``verdict`` says why there is no count."""
+class TriedAnswer(Part):
+    """What came of the module in an answer: its own tests and ours, run in a sandbox."""
 
     variant: Name
     workload: Name
     prompt: Name
     round: Annotated[int, Field(ge=1)]
-    passed: Count | None = None
-    failed: Count | None = None
-    sandbox: str = ""
-    verdict: str = ""
+    verdict: Verdict
 
 
 # --- the record --------------------------------------------------------------------------------------
@@ -331,8 +308,10 @@ class Record(Part):
     prompts: tuple[Asked, ...]
     requests: tuple[Request, ...]
     gpu_samples: tuple[GpuSample, ...] = ()
+    # At temperature 0, of each variant with the first one, and of that one with itself; None: it was not looked at.
     agreement: tuple[Agreement, ...] | None = None
-    tests_passed: tuple[TestsOfAnswer, ...] | None = None
+    tests_passed: tuple[TriedAnswer, ...] | None = None
+    sandbox: Surroundings | None = None
     notes: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -346,6 +325,11 @@ class Record(Part):
                 raise ValueError(f"a request is of variant {request.variant!r}, which is none of {', '.join(names)}")
             if request.is_scored and (request.workload, request.prompt) not in asked:
                 raise ValueError(f"a request is of {request.workload}/{request.prompt}, which is none of its prompts")
+        told = [name for one in self.agreement or () for name in (one.baseline, one.variant)]
+        told += [one.variant for one in self.tests_passed or ()]
+        strange = next((name for name in told if name not in names), None)
+        if strange is not None:
+            raise ValueError(f"it says of {strange!r} whether it is right, which is none of {', '.join(names)}")
         return self
 
     def scored(self, variant: str, workload: str | None = None, prompt: str | None = None) -> Iterator[Request]:

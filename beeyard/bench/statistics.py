@@ -56,6 +56,32 @@ class Speedup(NamedTuple):
         return (self.ratio if self.low is None else self.low) > 1
 
 
+class Typical(NamedTuple):
+    """The median of ``n`` values; its interval's ends are None where there are too few values for one."""
+
+    median: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+def typical(values: Values, *, seed: int, level: float = LEVEL, resamples: int = RESAMPLES) -> Typical:
+    """
+    The median with the percentile bootstrap's interval.
+
+    :raises ValueError: there are no values.
+    """
+    if not values:
+        raise ValueError("there are no values to take a median of")
+    side = np.asarray(values, dtype=np.float64)
+    median = float(np.median(side))
+    if side.size < LEAST:
+        return Typical(median, None, None, int(side.size))
+    drawn = _medians(side, resamples, np.random.default_rng(seed))
+    low, high = (float(found) for found in np.quantile(drawn, ((1 - level) / 2, (1 + level) / 2)))
+    return Typical(median, low, high, int(side.size))
+
+
 def spread(values: Values) -> Spread:
     """
     Median and quartiles (linear between neighbours, as numpy's default).

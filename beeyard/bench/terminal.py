@@ -6,10 +6,16 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
+from beeyard.bench.against import Against, table_of, verdict_of
 from beeyard.bench.record import Record, Request
+from beeyard.bench.report import Report
 from beeyard.bench.statistics import Spread
 from beeyard.bench.summary import remarks, rows
+from beeyard.bench.tables import Table as Plain
+from beeyard.bench.tables import machine_lines, tables
+from beeyard.bench.words import plain
 
 # Columns where nobody is at a terminal, so that no line is folded.
 WIDE = 160
@@ -86,6 +92,48 @@ def show(record: Record, console: Console) -> None:
     console.print(table)
     for text in remarks(record):
         console.print(f"note: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_report(report: Report, console: Console) -> None:
+    """A report: what came out, what to try, the tables, what differs, what was left out."""
+    for one in report.comparisons:
+        say(console, one.verdict, "bold red" if one.is_slower else "bold")
+        for text in (*one.more, *(f"try: {text}" for text in one.advice)):
+            say(console, text)
+    for table in tables(report):
+        show_table(table, console)
+    for fault in report.faults:
+        rounds = ", ".join(str(number) for number in fault.rounds)
+        say(console, f"left out: {fault.variant} {fault.workload}/{fault.prompt}, round {rounds}: {fault.text}")
+    for text in report.remarks:
+        say(console, f"note: {text}")
+    for text in machine_lines(report):
+        say(console, text)
+
+
+def show_against(change: Against, console: Console) -> None:
+    """What became slower, and what did not."""
+    show_table(table_of(change), console)
+    for text in change.notes:
+        say(console, f"note: {text}")
+    if not change.regressions:
+        say(console, verdict_of(change), "bold")
+
+
+def show_table(found: Plain, console: Console) -> None:
+    """One of a report's tables."""
+    note = Text(plain(found.note)) if found.note else None
+    table = Table(title=Text(plain(found.title)), title_justify="left", caption=note, caption_justify="left")
+    for place, name in enumerate(found.columns):
+        table.add_column(Text(plain(name)), justify="left" if place < found.texts else "right", overflow="fold")
+    for row in found.rows:
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    console.print(table)
+
+
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """A line, with nothing in it taken for markup or folded."""
+    console.print(Text(plain(text), style=style or ""), soft_wrap=True)
 
 
 def console() -> Console:

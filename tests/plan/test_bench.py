@@ -10,16 +10,20 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from beeyard import tiny
 from beeyard.bench import record as records
+from beeyard.bench.agreement import GreedyServer, compare
 from beeyard.bench.client import BenchError, Patience, Server, fault_of
 from beeyard.bench.identity import variant_of
 from beeyard.bench.record import Host, Request
 from beeyard.bench.run import Session, measure, run
-from beeyard.bench.summary import overhead, remarks, rows, too_few
+from beeyard.bench.statistics import speedup
+from beeyard.bench.summary import overhead, remarks, rows, speeds, too_few
 from beeyard.bench.workloads import Question, questions
 from beeyard.catalog import PRESETS, PROJECT, load_catalog
+from beeyard.cli import app
 from beeyard.dialects import argv
 from tests.plan.conftest import free_port
 from tests.real_server import KEY, Running, await_ready, embedded_default, serving, spec_of, unpack
@@ -90,6 +94,35 @@ def test_dflash_drafts_and_the_record_says_how_well(drafting: Running, tmp_path:
     assert again.variants[0].spec["decoding"]["kind"] == "dflash"
     assert again.variants[0].props["model_path"] == "tiny-gemma4.gguf"
     assert KEY not in (tmp_path / "one.json").read_text()
+
+
+def test_records_of_the_real_pair_become_one_report(
+    drafting: Running, binary: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    def measured(running: Running, name: str) -> records.Record:
+        with Server(running.url, KEY, QUICK) as server:
+            variant = variant_of(spec_of("tiny", name), {}, {}, server.props())
+            return run(
+                Session(server, [question("bees"), question("honey", temperature=0.7)]), variant, HERE, rounds=3
+            )
+
+    records.save(measured(drafting, "dflash"), tmp_path / "dflash.json")
+    with serving(spec_of("tiny", "baseline"), binary, files, tmp_path, free_port()) as plain:
+        records.save(measured(plain, "baseline"), tmp_path / "baseline.json")
+    page, text = tmp_path / "page.html", tmp_path / "text.md"
+    names = [str(tmp_path / f"{name}.json") for name in ("dflash", "baseline")]
+    done = CliRunner().invoke(app, ["report", *names, "--html", str(page), "--markdown", str(text)])
+    assert done.exit_code == 0, done.output
+    before, after = (records.load(tmp_path / f"{name}.json") for name in ("baseline", "dflash"))
+    found = speedup(speeds(before, "baseline", "w", "bees"), speeds(after, "dflash", "w", "bees"), seed=1)
+    for said in (done.output, text.read_text().replace("\\", ""), page.read_text()):
+        assert f"{found.ratio:.2f} ({found.low:.2f} to {found.high:.2f})" in said
+        assert "DFlash " in said
+        assert "--spec-draft-model" in said
+    assert "differ in more than decoding" not in done.output
+    assert all(
+        title in page.read_text() for title in ("Speed-up by prompt", "Accepted drafts", "Gaps between tokens")
+    )
 
 
 def test_the_baseline_drafts_nothing_and_answers_the_same_at_temperature_0(
@@ -203,12 +236,17 @@ def test_a_wrong_key_is_said_before_anything_is_measured(drafting: Running) -> N
         server.await_ready()
 
 
-@pytest.mark.skipif(embedded_default() is None, reason="SmolLM2 is not at hand: `make up` brings it")
-def test_our_clock_agrees_with_the_servers_on_a_real_model(binary: Path, tmp_path: Path) -> None:
-    model = embedded_default()
-    assert model is not None
+@pytest.fixture(scope="module")
+def smol(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    model = embedded_default(tmp_path_factory.mktemp("smol"))
+    return {model.name: model}
+
+
+def test_our_clock_agrees_with_the_servers_on_a_real_model(
+    binary: Path, smol: dict[str, Path], tmp_path: Path
+) -> None:
     with (
-        serving(spec_of("smol", "baseline"), binary, {model.name: model}, tmp_path, free_port()) as running,
+        serving(spec_of("smol", "baseline"), binary, smol, tmp_path, free_port()) as running,
         Server(running.url, KEY, QUICK) as server,
     ):
         variant = variant_of(spec_of("smol", "baseline"), {}, {}, server.props())
@@ -218,6 +256,31 @@ def test_our_clock_agrees_with_the_servers_on_a_real_model(binary: Path, tmp_pat
     assert share is not None
     # 0.01 is what is aimed at and what docs/bench.md tells of; here other work may run beside it.
     assert abs(share) < 0.03
+
+
+def test_n_grams_of_a_real_model_are_measured_and_where_words_part_it_was_nearly_a_tie(
+    binary: Path, smol: dict[str, Path], tmp_path: Path
+) -> None:
+    said = "The bees visit the garden, and the bees visit the field. " * 3
+    asked = Question("w", "repeat", ({"role": "user", "content": f"Repeat: {said}"},), 80, 0.0)
+    prompts = {"repeat": asked.messages, "bees": question().messages}
+    replies = {}
+    for name in ("baseline", "ngram"):
+        with (
+            serving(spec_of("smol", name), binary, smol, tmp_path, free_port()) as running,
+            Server(running.url, KEY, QUICK) as server,
+            GreedyServer(running.url, KEY) as greedy,
+        ):
+            found = [one for one in measure(Session(server, [asked]), name, 1) if one.is_scored]
+            assert [one.fault for one in found if one.fault] == []
+            assert bool(found[0].draft_n) is (name == "ngram")
+            replies[name] = greedy.replies(name, prompts, 80)
+            if name == "ngram":
+                agreed = compare(replies["baseline"], replies["ngram"], greedy.text_of, greedy.gap_of(prompts))
+    assert agreed.accepted > 0
+    # Batches of other sizes add in another order: what parts then must have been nearly as likely.
+    gaps = [one.divergence.gap_nats for one in agreed.comparisons if one.divergence is not None]
+    assert all(gap is not None and abs(gap) < 0.3 for gap in gaps), gaps
 
 
 # --- the command -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from beeyard.bench.statistics import LEAST, overall, percentiles, speedup, spread
+from beeyard.bench.statistics import LEAST, overall, percentiles, speedup, spread, typical
 
 SPEEDS = st.lists(st.floats(1, 500), min_size=LEAST, max_size=12)
 # Rates of a guide's prompt on a card, baseline and drafted, made up.
@@ -33,6 +33,23 @@ def test_the_interval_is_scipys(before: list[float], after: list[float], level: 
     assert ours.low == pytest.approx(theirs.low, rel=0.01)
     assert ours.high == pytest.approx(theirs.high, rel=0.01)
     assert ours.ratio == pytest.approx(float(np.median(after) / np.median(before)))
+
+
+@pytest.mark.parametrize("values", [BEFORE, AFTER, OTHER_AFTER])
+def test_the_interval_of_a_median_is_scipys(values: list[float]) -> None:
+    ours = typical(values, seed=1, resamples=20_000)
+    theirs = stats.bootstrap(
+        (values,), np.median, vectorized=True, method="percentile", n_resamples=20_000, rng=np.random.default_rng(2)
+    ).confidence_interval
+    assert ours.low == pytest.approx(theirs.low, rel=0.01)
+    assert ours.high == pytest.approx(theirs.high, rel=0.01)
+    assert (ours.median, ours.n) == (float(np.median(values)), len(values))
+
+
+def test_two_values_have_a_median_and_no_interval() -> None:
+    assert typical([40.0, 41.0], seed=1) == (40.5, None, None, 2)
+    with pytest.raises(ValueError, match="no values"):
+        typical([], seed=1)
 
 
 def test_over_several_prompts_it_is_scipys_geometric_mean_and_interval() -> None:
