@@ -1,0 +1,1 @@
+"""Rented machines: what is offered, rented, reached, and ended again. HTTP and SSH only; no pyinfra."""
