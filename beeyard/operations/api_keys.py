@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import io
-import os
 import secrets
 from collections.abc import Generator
 from pathlib import Path
@@ -12,6 +11,8 @@ from pyinfra import host, state
 from pyinfra.api import FileDownloadCommand, FunctionCommand, QuoteString, StringCommand, operation
 
 from beeyard.facts.files import FileStates
+from beeyard.facts.seen import seen
+from beeyard.keys import write_private
 from beeyard.operations.file_set import chown
 
 MODE = "600"
@@ -31,13 +32,13 @@ def present(path: str, owner: str | None, local: str, given: str | None = None) 
     The key travels on stdin and by SFTP: it is in no argument list, environment or log.
     """
     copy = Path(local)
-    there = host.get_fact(FileStates, paths=[path]).get(path)
+    there = seen(FileStates, paths=[path]).get(path)
     wanted = given or (copy.read_text().rstrip("\n") if copy.exists() else None)
 
     if wanted is None and there is not None:
         content = io.BytesIO()
         yield FileDownloadCommand(path, content)
-        yield FunctionCommand(lambda: _write(copy, content.getvalue()), (), {})
+        yield FunctionCommand(lambda: write_private(copy, content.getvalue()), (), {})
         if there["mode"] != MODE or owner not in (None, there["owner"], there["uid"]):
             yield StringCommand("chmod", MODE, QuoteString(path), *chown(owner, QuoteString(path)))
         return
@@ -48,14 +49,14 @@ def present(path: str, owner: str | None, local: str, given: str | None = None) 
             if copy.exists():
                 host.noop("the API key is there")
             else:
-                yield FunctionCommand(lambda: _write(copy, f"{wanted}\n".encode()), (), {})
+                yield FunctionCommand(lambda: write_private(copy, f"{wanted}\n".encode()), (), {})
             return
 
     if not state.is_executing:
         yield StringCommand("true")  # what a dry run shows of it; the key itself is made when it is needed
         return
     content_bytes = f"{wanted or secrets.token_urlsafe(36)}\n".encode()
-    _write(copy, content_bytes)
+    write_private(copy, content_bytes)
     fresh = f"{path}.new"
     write = StringCommand("( umask 077 && base64 -d >", QuoteString(fresh), ")", *chown(owner, QuoteString(fresh)))
     yield StringCommand(
@@ -65,13 +66,3 @@ def present(path: str, owner: str | None, local: str, given: str | None = None) 
         QuoteString(path),
         _stdin=base64.b64encode(content_bytes).decode(),
     )
-
-
-def _write(copy: Path, content: bytes) -> None:
-    copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = copy.with_name(f".{copy.name}.new")
-    fresh.unlink(missing_ok=True)
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    fresh.replace(copy)
