@@ -68,6 +68,7 @@ COMPUTE_REST = 2 * MIB
 HOST_PROCESS = 512 * MIB
 CACHE_RAM_DEFAULT_MIB = 8192
 CHECKPOINTS = 32
+PAGE_CACHE = "page cache"
 
 Place = Literal["gpu", "host"]
 Pair = tuple[str, str]
@@ -390,7 +391,7 @@ def _growth(plan: Plan) -> Iterator[Row]:
     cached = CACHE_RAM_DEFAULT_MIB if settings.cache_ram_mib is None else settings.cache_ram_mib
     yield Row("prompt cache", cached * MIB, "host", "--cache-ram, at most")
     files = plan.model.file_bytes + (plan.draft.file_bytes if plan.draft else 0)
-    yield Row("page cache", files, "host", "of reading files; the kernel gives it back")
+    yield Row(PAGE_CACHE, files, "host", "of reading files; the kernel gives it back")
 
 
 # --- one kind of row each --------------------------------------------------------------------------

@@ -4,6 +4,8 @@ What stands against a server on a host: its cards, its driver, its compiler, its
 Each finding is a sentence that ends with its Fix.
 """
 
+from typing import NamedTuple
+
 from beeyard import images
 from beeyard.catalog import Catalog, Gguf
 from beeyard.machine import DockerState, Gpu, Gxx, Machine, Nvcc
@@ -18,10 +20,12 @@ READ_DRAFTS = {
     "bee4": ("dflash",),
     "llama.cpp": ("dflash",),
 }
+DFLASH_2 = "DFlash 2"
 CONVERTER = "scripts/convert-dflash-draft-to-upstream.py of BeeLlama v0.4"
 # The newest g++ that each CUDA's nvcc takes. Source: NVIDIA's CUDA installation guides, host compiler support.
 NEWEST_GXX = {"12.4": 13, "12.8": 14, "13.0": 15}
-
+# The major version of g++ in each release that a deploy installs compilers on. Source: its package gcc-defaults.
+GXX_OF = {("debian", "12"): "12", ("debian", "13"): "14", ("ubuntu", "22.04"): "11", ("ubuntu", "24.04"): "13"}
 
 MISMATCH = "version mismatch"
 # What nvidia-smi says in place of cards, and what that means; the last is for everything else that it may say.
@@ -49,8 +53,13 @@ FAULTS = {
 }
 
 
-def gpu_faults(machine: Machine) -> list[str]:
+def gpu_faults(machine: Machine, *, installs_driver: bool = False) -> list[str]:
     """Why no card of the host can be used, as far as nvidia-smi says it."""
+    if not machine.has_nvidia_smi and installs_driver:
+        return [
+            "there is no NVIDIA driver here yet, and the engine wants a card. Fix: deploy, which installs the driver "
+            "alone (llama_nvidia_driver), reboot the host, and deploy again"
+        ]
     if not machine.has_nvidia_smi:
         return [
             "there is no nvidia-smi here, and the engine wants an NVIDIA card. Fix: install the NVIDIA driver (on "
@@ -89,9 +98,54 @@ def usable_cards(machine: Machine) -> tuple[tuple[Gpu, ...], list[str]]:
     return tuple(usable), left_out
 
 
-def driver_faults(cuda: str | None, machine: Machine, cards: tuple[Gpu, ...], catalog: Catalog) -> list[str]:
+class Code(NamedTuple):
     """
-    Why the host's driver cannot run code of a CUDA version on these cards.
+    CUDA code that an engine comes with: what it was compiled with, and the architectures that it holds code for.
+
+    ``cuda`` is None and ``architectures`` are empty where that is not known; ``other`` is how to get another one.
+    """
+
+    cuda: str | None = None
+    architectures: tuple[str, ...] = ()
+    other: str = ""
+
+
+def code_of(spec: ServerSpec, catalog: Catalog, machine: Machine) -> Code:
+    """
+    What is known of the code that a spec's engine will run on a card.
+
+    A locked image holds what its variant says, one that llama_image names may be any. One that is carried is asked
+    itself before it is sent, and one that is built has the card's.
+    """
+    artefact = spec.engine.artefact
+    if spec.image is not None:
+        variant = catalog.images[spec.image.variant]
+        is_locked = spec.image.reference == catalog.lock.images.get(f"{spec.engine_name}-{spec.image.variant}")
+        held = variant.architectures if is_locked else ()
+        return Code(variant.cuda, held, "take another image variant (llama_image_variant)")
+    if spec.engine_is_compiled:
+        cuda = machine.nvccs[0].version if machine.nvccs else None
+        return Code(cuda, (), "install a CUDA toolkit of the driver's major version")
+    if spec.engine_is_held or artefact.kind != "release":
+        return Code()
+    return Code(artefact.cuda, artefact.architectures, "take another release or engine (llama_engine)")
+
+
+def code_faults(code: Code, cards: tuple[Gpu, ...]) -> list[str]:
+    """Why an engine's code does not run on these cards, whatever the driver: it holds none for them, and no PTX."""
+    if not code.architectures:
+        return []
+    return [
+        f"the engine holds code for architectures {', '.join(code.architectures)}, and {card.name} is "
+        f"{images.architecture(card.compute_capability)}. Fix: {code.other}, or compile it for this card"
+        for card in cards
+        if images.architecture(card.compute_capability) not in code.architectures
+    ]
+
+
+def driver_faults(code: Code, machine: Machine, cards: tuple[Gpu, ...], catalog: Catalog) -> list[str]:
+    """
+    Why the host's driver cannot run an engine's code on these cards.
 
     A driver runs code of its own major version, older or newer, as long as that was compiled for the very card:
     NVIDIA's minor version compatibility. There is no forward compatibility on GeForce. What we compile holds no PTX.
@@ -108,11 +162,10 @@ def driver_faults(cuda: str | None, machine: Machine, cards: tuple[Gpu, ...], ca
                 f"{card.compute_capability}) wants {known.min_cuda} or newer: no CUDA is right for both. "
                 f"Fix: {_newer_driver(machine)}"
             ]
-    if cuda is not None and version(cuda)[0] > version(machine.driver_cuda)[0]:
+    if code.cuda is not None and version(code.cuda)[0] > version(machine.driver_cuda)[0]:
         return [
             f"the driver {machine.driver} speaks CUDA {machine.driver_cuda}, and the engine is compiled with CUDA "
-            f"{cuda}. Fix: {_newer_driver(machine)}, or take an image variant with an older CUDA "
-            "(llama_image_variant)"
+            f"{code.cuda}. Fix: {_newer_driver(machine)}, or {code.other}"
         ]
     return []
 
@@ -142,8 +195,11 @@ def compiler_faults(machine: Machine, cards: tuple[Gpu, ...], catalog: Catalog) 
             )
     newest = _newest_gxx(nvcc)
     if _is_too_new(machine, nvcc) and host_compiler(machine) is None:
+        what = f"c++ is version {machine.cxx}"
+        if not machine.cxx:
+            what = f"there is no c++ here, the distribution's is version {cxx_of(machine)}"
         found.append(
-            f"c++ is version {machine.cxx}, and CUDA {nvcc.version} takes {newest} at most. "
+            f"{what}, and CUDA {nvcc.version} takes {newest} at most. "
             f"Fix: install g++-{newest} (it is found beside c++), or install a newer CUDA toolkit"
         )
     return found
@@ -158,8 +214,14 @@ def host_compiler(machine: Machine) -> Gxx | None:
 
 
 def _is_too_new(machine: Machine, nvcc: Nvcc) -> bool:
-    newest = _newest_gxx(nvcc)
-    return bool(newest and machine.cxx and version(machine.cxx)[0] > newest)
+    newest, cxx = _newest_gxx(nvcc), cxx_of(machine)
+    return bool(newest and cxx and version(cxx)[0] > newest)
+
+
+def cxx_of(machine: Machine) -> str:
+    """The version of the host's c++, or of what a deploy would install there; empty where nobody knows."""
+    release = (machine.distribution, machine.release)
+    return machine.cxx or machine.cxx_candidate or GXX_OF.get(release, "")
 
 
 def _newest_gxx(nvcc: Nvcc) -> int:
@@ -178,9 +240,9 @@ def version(text: str) -> tuple[int, ...]:
 
 def draft_kind(draft: Gguf) -> str:
     """What kind of drafter a header describes; a model that drafts nothing is called by its architecture."""
-    if draft.architecture == "dflash" and draft.drafter == "early":
-        return "dflash, early schema"
-    return draft.architecture
+    if draft.architecture != "dflash" or draft.drafter is None:
+        return draft.architecture
+    return {"early": "dflash, early schema", "dflash-2": DFLASH_2, "dspark": "DSpark"}[draft.drafter]
 
 
 def pair_faults(spec: ServerSpec) -> list[str]:
@@ -196,6 +258,7 @@ def pair_faults(spec: ServerSpec) -> list[str]:
             f"{draft.architecture}: they are swapped. Fix: swap model and draft_model in presets/servers.yaml"
         ]
     kind, reads = draft_kind(draft), READ_DRAFTS[spec.engine.dialect]
+    reads += (DFLASH_2,) if spec.engine.reads_dflash_2 else ()
     if kind not in reads:
         found.append(
             f"{spec.draft.file} is a {kind} drafter; {spec.engine.title} reads {' and '.join(reads)}. "
@@ -215,6 +278,11 @@ def pair_faults(spec: ServerSpec) -> list[str]:
 def _other_format(kind: str) -> str:
     if kind in READ_DRAFTS["guide"]:
         return f"convert it with {CONVERTER}, or set llama_engine to a BeeLlama of v0.2 or v0.3"
+    if kind == DFLASH_2:
+        return (
+            "take a plain DFlash drafter of this model, or an engine that reads DFlash 2 (BeeLlama from v0.4.4, "
+            "llama.cpp from 2026-08-27), with reads_dflash_2: true in presets/engines.yaml"
+        )
     return "take a drafter in a format that it reads, or set llama_engine to one that reads this"
 
 

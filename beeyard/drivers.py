@@ -9,6 +9,8 @@ from beeyard.probes import DriverProbe
 FIRST_OPEN, FIRST_BLACKWELL = "1e00", "2900"
 LEAST_FOR_BLACKWELL = 570
 COMPONENTS = {"debian": ("contrib", "non-free", "non-free-firmware"), "ubuntu": ("restricted",)}
+# Which key DKMS signs modules with. Source: its Debian package's framework.conf, and Ubuntu's shim-signed.
+SIGNING_KEYS = {"debian": "/var/lib/dkms/mok.pub", "ubuntu": "/var/lib/shim-signed/mok/MOK.der"}
 UBUNTU = re.compile(r"nvidia-driver-(?P<number>\d+)(?P<server>-server)?(?P<open>-open)?")
 
 
@@ -41,6 +43,18 @@ def driver_obstacles(probe: DriverProbe) -> list[str]:
     return _components(probe)
 
 
+def driver_notes(probe: DriverProbe) -> list[str]:
+    """What to know before the distribution's driver is installed: whether the kernel will load it."""
+    if not probe["secure_boot"] or probe["enrolled_key"]:
+        return []
+    key = SIGNING_KEYS.get(probe["distribution"], SIGNING_KEYS["debian"])
+    return [
+        "Secure Boot is on here, and the driver's module is built on this host: its kernel will not load it before "
+        f"the key that signs it is enrolled. Fix: once it is installed, mokutil --import {key} (package mokutil), "
+        "reboot, and confirm the key at the machine's own console; or turn Secure Boot off in its firmware"
+    ]
+
+
 def driver_packages(probe: DriverProbe) -> list[str]:
     """
     What to install.
@@ -57,9 +71,20 @@ def _of_installed(probe: DriverProbe) -> list[str]:
     package, version = next(iter(probe["installed"].items()))
     return [
         f"{package} {version} is installed, the host was booted since, and nvidia-smi finds no card: its kernel "
-        f"module is not loaded in {probe['kernel']}. Fix: see dkms status and journalctl -k -g 'nvidia|NVRM'; "
-        "Secure Boot wants the module's key enrolled (mokutil --import), then reboot"
+        f"module is not loaded in {probe['kernel']}. Fix: {_secure_boot_fix(probe)}see dkms status and journalctl -k "
+        "-g 'nvidia|NVRM'"
     ]
+
+
+def _secure_boot_fix(probe: DriverProbe) -> str:
+    if not probe["secure_boot"]:
+        return ""
+    if probe["enrolled_key"]:
+        return (
+            f"Secure Boot is on, and {probe['enrolled_key']} is enrolled: see that it signed the module (modinfo); "
+        )
+    key = SIGNING_KEYS.get(probe["distribution"], SIGNING_KEYS["debian"])
+    return f"Secure Boot is on: mokutil --import {key}, reboot, and confirm the key at the console; then "
 
 
 def _components(probe: DriverProbe) -> list[str]:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from beeyard.catalog import CatalogError, Gguf
+from beeyard.catalog import CatalogError, Drafter, Gguf
 
 # (offset, length) -> bytes; shorter only at the file's end.
 Read = Callable[[int, int], bytes]
@@ -20,6 +20,11 @@ STRING, ARRAY = 8, 9
 # struct's letter of each of GGUF's scalar types.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 WORDS = "tokenizer.ggml.tokens"
+# Under a key that no file has: the names of its tensors.
+TENSORS = ""
+# What upstream's loader looks for (src/models/dflash.cpp, since pull requests 27816 and before): DFlash 2's selector
+# of candidates, DSpark's Markov head.
+DRAFTERS: dict[bytes, Drafter] = {b"selector_hidden.weight": "dflash-2", b"markov_w1.weight": "dspark"}
 
 
 class _Cursor:
@@ -76,14 +81,29 @@ def _values(cursor: _Cursor) -> dict[str, Any]:
     magic = cursor.take(4)
     if magic != MAGIC:
         raise ValueError(f"it starts with {magic!r}")
-    version, _, count = cursor.number("I"), cursor.number("Q"), cursor.number("Q")
+    version, tensors, count = cursor.number("I"), cursor.number("Q"), cursor.number("Q")
     if version not in (2, 3):
         raise ValueError(f"version {version} is none that we know")
-    found = {}
+    found: dict[str, Any] = {}
     for _ in range(count):
         key = cursor.string().decode()
         found[key] = cursor.value(cursor.number("I"))
+    if found.get("general.architecture") == "dflash":  # whose kinds are told by their tensors alone
+        found[TENSORS] = {_tensor_name(cursor) for _ in range(tensors)}
     return found
+
+
+def _tensor_name(cursor: _Cursor) -> bytes:
+    name, dimensions = cursor.string(), cursor.number("I")
+    cursor.take(8 * dimensions + 4 + 8)  # its shape, type and offset
+    return name
+
+
+def _drafter(values: dict[str, Any]) -> Drafter | None:
+    """Which of those drafters it is whose architecture has the same name: as llama.cpp's loader tells them apart."""
+    if values.get("dflash.target_layer_ids") is not None:
+        return "early"
+    return next((kind for tensor, kind in DRAFTERS.items() if tensor in values.get(TENSORS, ())), None)
 
 
 def _facts(values: dict[str, Any]) -> Gguf:
@@ -118,7 +138,7 @@ def _facts(values: dict[str, Any]) -> Gguf:
         block=of("block_size"),
         words=len(words) if words is not None else None,
         vocabulary=_digest(words) if words is not None else None,
-        drafter="early" if of("target_layer_ids") is not None else None,
+        drafter=_drafter(values) if architecture == "dflash" else None,
     )
 
 

@@ -60,7 +60,7 @@ class DockerState(Strict):
     """
     A host's Docker Engine. ``version`` is empty where none answers, and ``silent`` then says why.
 
-    ``free_bytes`` is what is free where it keeps its data; ``candidate`` is what apt would install.
+    ``root`` is where it keeps images; ``candidate`` is what apt would install.
     """
 
     # Empty where Docker is not installed.
@@ -77,7 +77,8 @@ class DockerState(Strict):
     # The classic store takes a tarball without the layers that it has; containerd's wants all of them.
     keeps_layers_apart: bool = True
     root: str = ""
-    free_bytes: int = 0
+    # Whether it asks registries through a proxy.
+    has_proxy: bool = False
 
 
 # As systemd-detect-virt calls them.
@@ -106,8 +107,9 @@ class Machine(Strict):
     # /dev/nvidia0, /dev/nvidia-uvm …; in WSL /dev/dxg.
     devices: tuple[str, ...] = ()
     nvccs: tuple[Nvcc, ...] = ()
-    # The host compiler's version, as 12.2.0.
+    # The host compiler's version, as 12.2.0, and that of what apt would install as one.
     cxx: str = ""
+    cxx_candidate: str = ""
     # Others beside it.
     gxxs: tuple[Gxx, ...] = ()
     init: Literal["systemd", "other"] = "other"
@@ -131,6 +133,8 @@ class Machine(Strict):
     cores: int = 1
     # Bytes that are free where a path lies or will lie.
     free_bytes: dict[str, int] = {}
+    # By path, a name of the file system that it shares with others.
+    file_systems: dict[str, str] = {}
     kernel: str = ""
     glibc: str = ""
     distribution: str = ""
@@ -140,7 +144,8 @@ class Machine(Strict):
     listening: tuple[int, ...] = ()
     # None where nothing on the host knows.
     time_synchronised: bool | None = None
-    # Of what was asked: whether its name is known and it takes connections. What nothing there can try is left out.
+    # Of what a plan asked for: whether its name is known and it takes connections. What nothing there can try is
+    # left out.
     reachable: dict[str, bool] = {}
 
     @property

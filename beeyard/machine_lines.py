@@ -4,7 +4,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from beeyard import nvidia_smi
@@ -17,9 +17,21 @@ NO_LIMIT = 2**60
 # What timedatectl and chronyc say.
 SYNCHRONISED = {"yes": True, "Normal": True, "Insert second": True, "Delete second": True}
 SYNCHRONISED |= {"no": False, "Not synchronised": False}
+# Two paths are asked at two moments: what may be written between them.
+SAME_FREE_KIB = 64 * 2**10
 SILENT_DOCKER = "docker info did not answer"
 
 T = TypeVar("T")
+
+
+class Disk(NamedTuple):
+    """A path's file system: its device, what is free of it in all, and what df calls it."""
+
+    device: str
+    free_kib: int
+    total_kib: int
+    source: str
+    path: str
 
 
 class Lines:
@@ -71,6 +83,7 @@ def machine(output: Iterable[str]) -> Machine:
     gpus, fault = nvidia_smi.cards(fields, lines.all("gpu"), holders, status)
     limits = [limit for limit in lines.read("memory_limit", _limit) if limit is not None]
     provider = lines.one("provider")
+    disks = lines.read("disk", _disk)
     capabilities = lines.read_one("capabilities", lambda text: int(text, 16))
     return Machine(
         gpus=gpus,
@@ -82,6 +95,7 @@ def machine(output: Iterable[str]) -> Machine:
         devices=tuple(sorted(lines.all("device"))),
         nvccs=tuple(lines.read("nvcc", _nvcc)),
         cxx=lines.one("cxx"),
+        cxx_candidate=_upstream_version(lines.one("cxx_candidate")),
         gxxs=tuple(Gxx(path=path, version=version) for version, path in lines.read("gxx", _gxx)),
         init="systemd" if lines.one("init") == "systemd" else "other",
         virtualisation=lines.one("virtualisation") or "none",
@@ -97,7 +111,8 @@ def machine(output: Iterable[str]) -> Machine:
         has_sys_resource=bool(capabilities >> SYS_RESOURCE & 1),
         cpu_flags=tuple(lines.one("cpu_flags").split()),
         cores=max(1, min([lines.read_one("cores", int), *lines.read("quota", _cores)])),
-        free_bytes={path: free for path, free in lines.read("free", _free) if free is not None},
+        free_bytes={disk.path: disk.free_kib * KIB for disk in disks},
+        file_systems=file_systems(disks),
         kernel=lines.one("kernel"),
         glibc=lines.one("glibc").removeprefix("glibc "),
         distribution=lines.one("distribution"),
@@ -105,8 +120,44 @@ def machine(output: Iterable[str]) -> Machine:
         codename=lines.one("codename"),
         listening=tuple(sorted(set(lines.read("listening", lambda text: int(text.rpartition(":")[2], 16))))),
         time_synchronised=SYNCHRONISED.get(lines.one("synchronised")),
-        reachable=dict(lines.read("reach", _reached)),
     )
+
+
+def reached(output: Iterable[str]) -> dict[str, bool]:
+    """
+    What reach.sh's lines say of each address.
+
+    :raises ValueError: a line is not as it must be, and named.
+    """
+    return dict(Lines(output).read("reach", _reached))
+
+
+def file_systems(disks: Iterable[Disk]) -> dict[str, str]:
+    """
+    By path, a name of the file system that it shares with others: the first path there.
+
+    One that is mounted twice has one device. Subvolumes have several, but one source; a container's root has a
+    source of its own, and yet what is free there is what is free below it, as for datasets of one ZFS pool.
+    """
+    found: list[Disk] = []
+    named = {}
+    for disk in disks:
+        same = next((other for other in found if _is_one(disk, other)), None)
+        if same is None:
+            found.append(disk)
+        named[disk.path] = (same or disk).path
+    return named
+
+
+def _is_one(one: Disk, other: Disk) -> bool:
+    if one.device == other.device != "":
+        return True
+    if one.source.startswith("/") and other.source.startswith("/"):
+        return one.source == other.source
+    if "tmpfs" in (one.source, other.source) or abs(one.free_kib - other.free_kib) > SAME_FREE_KIB:
+        return False
+    pools = [disk.source.partition("/")[0] for disk in (one, other)]
+    return one.total_kib == other.total_kib or pools[0] == pools[1]
 
 
 def docker(found: Mapping[str, str]) -> DockerState:
@@ -138,8 +189,8 @@ def docker(found: Mapping[str, str]) -> DockerState:
         # An engine before 28 looks into no folder unless its configuration has features.cdi.
         has_cdi="cdi" in found and bool(info.get("CDISpecDirs")),
         keeps_layers_apart="io.containerd.snapshotter" not in json.dumps(info.get("DriverStatus") or []),
-        root=info.get("DockerRootDir") or "",
-        free_bytes=int(found.get("free_kib") or 0) * KIB,
+        root=found.get("store") or info.get("DockerRootDir") or "",
+        has_proxy=bool(info.get("HttpsProxy") or info.get("HttpProxy")),
     )
 
 
@@ -153,7 +204,7 @@ def docker_info(found: Mapping[str, str]) -> dict[str, Any]:
 
 def target(address: str) -> tuple[str, str, str, str]:
     """
-    What machine.sh wants to know of an address: itself, a URL, the host's name, the port.
+    What reach.sh wants to know of an address: itself, a URL, the host's name, the port.
 
     A user and a password in it are left out. What has no port has HTTPS's.
 
@@ -186,9 +237,15 @@ def _cores(text: str) -> int:
     return NO_LIMIT if quota in ("max", "-1") else int(quota) // int(period)
 
 
-def _free(text: str) -> tuple[str, int | None]:
-    kib, _, path = text.partition(" ")
-    return path, None if kib == "-" else int(kib) * KIB
+def _disk(text: str) -> Disk:
+    device, free, total, source, path = text.split("|", 4)
+    return Disk(device, int(free), int(total), source, path)
+
+
+def _upstream_version(package: str) -> str:
+    """Of a Debian package's version: 14.2.0 of 4:14.2.0-1; empty for none."""
+    found = re.fullmatch(r"(?:\d+:)?([\d.]+)(?:[-~+].*)?", package)
+    return found[1] if found else ""
 
 
 def _gxx(line: str) -> tuple[str, str]:
@@ -203,11 +260,11 @@ def _nvcc(text: str) -> Nvcc:
 
 def _reached(text: str) -> tuple[str, bool]:
     """
-    Whether it was, by curl's status, the seconds that connecting took, and a proxy's answer; or by python3's status.
+    Whether it was, by curl's status, the connections that it made, and a proxy's answer; or by python3's status.
 
     Whoever takes the connection has been reached, though he speaks no HTTP or has a certificate that is not known.
     """
-    status, seconds, proxy, address = text.split(" ", 3)
-    if seconds == "-":
+    status, connections, proxy, address = text.split(" ", 3)
+    if connections == "-":
         return address, status == "0"
-    return address, status == "0" or (float(seconds) > 0 and proxy in ("000", "0", "200"))
+    return address, status == "0" or (int(connections) > 0 and proxy in ("000", "0", "200"))

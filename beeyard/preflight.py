@@ -1,19 +1,15 @@
 """What stops a deploy before it changes anything: all reasons at once, each with its Fix. Pure."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from beeyard.catalog import PROJECT, LocalFile
-from beeyard.checks import docker_faults
+from beeyard.checks import docker_faults, version
 from beeyard.contract import load_table, violations
 from beeyard.dialects import argv
 from beeyard.machine import Machine
 from beeyard.probes import Probe
 from beeyard.spec import ServerSpec
 
-SPARE = 1.05  # of the missing bytes, so that a disk is never filled to the brim
-GIB = 2**30
-# What an image takes where Docker keeps its data: unpacked, and what it comes in or is compiled in.
-IMAGE_BYTES = {"pull": 4 * GIB, "carry": 3 * GIB, "build": 25 * GIB}
 # Releases whose own Docker comes without compose 2.
 OLD_DOCKERS = {("debian", "bookworm"), ("debian", "bullseye"), ("ubuntu", "focal")}
 
@@ -24,14 +20,12 @@ def obstacles(
     probe: Probe,
     is_here: bool,
     own_pids: list[int],
-    missing_bytes: int,
     not_locked: list[str],
 ) -> list[str]:
     """
     Why this host cannot have this spec's server.
 
     :param own_pids: the processes that hold the port of the server that we keep running there
-    :param missing_bytes: of model files that are not there yet
     :param not_locked: why something could not be locked just now
     """
     return [
@@ -40,7 +34,8 @@ def obstacles(
         *_files_here(spec),
         *_tools(machine, probe),
         *_cpu(spec, machine),
-        *_places(spec, machine, probe, missing_bytes),
+        *_glibc(spec, machine),
+        *_places(spec, probe),
         *_port(spec, machine, probe, own_pids),
         *_flags(spec),
         *_root(spec, machine, is_here),
@@ -86,6 +81,35 @@ def machine_obstacles(spec: ServerSpec, machine: Machine) -> list[str]:
     return found
 
 
+def machine_notes(spec: ServerSpec, machine: Machine) -> list[str]:
+    """What stands against nothing, and yet had better be known of a host before something is put there."""
+    found = []
+    has_card = spec.wants_gpu and machine.gpus and "/dev/dxg" not in machine.devices
+    if has_card and "/dev/nvidia-uvm" not in machine.devices and spec.image is None and not spec.gpu_at_boot:
+        if machine.is_contained:
+            fix = "give the container that device, as NVIDIA's toolkit does with --gpus all"
+        else:
+            fix = "set llama_gpu_at_boot to true, or run nvidia-modprobe -u -c=0 before the server starts"
+        found.append(
+            f"there is no /dev/nvidia-uvm, which CUDA looks for once. Without, all runs on the CPU. Fix: {fix}"
+        )
+    if machine.provider == "runpod" and machine.volume and not _is_below(spec.prefix, machine.volume):
+        found.append(
+            f"{spec.prefix} is gone once this pod is stopped; its volume is {machine.volume}. "
+            f"Fix: set llama_prefix to {machine.volume}/beeyard"
+        )
+    if machine.time_synchronised is False:
+        found.append(
+            "its clock is not synchronised, and a wrong one makes downloads fail over TLS. "
+            "Fix: timedatectl set-ntp true, or install chrony"
+        )
+    return found
+
+
+def _is_below(path: PurePosixPath, folder: str) -> bool:
+    return path.is_relative_to(folder)
+
+
 def _may_have(memlock: int | str | None, machine: Machine) -> bool:
     """Whether root may have that limit of locked memory, in KiB."""
     if memlock is None or machine.memlock_kib is None or machine.has_sys_resource:
@@ -105,12 +129,6 @@ def docker_obstacles(spec: ServerSpec, machine: Machine) -> list[str]:
         found = []
     elif spec.wants_gpu and spec.nvidia_toolkit == "install":
         found = docker_faults(docker, wants_gpu=False)
-    if docker.root and docker.free_bytes < IMAGE_BYTES[spec.image.source]:
-        found.append(
-            f"{docker.root}, where Docker keeps its data, has {docker.free_bytes / GIB:.1f} GiB free; the "
-            f"image wants {IMAGE_BYTES[spec.image.source] / GIB:.0f} GiB. Fix: docker system prune, or give it "
-            "another disk"
-        )
     return found
 
 
@@ -174,21 +192,13 @@ def _cpu(spec: ServerSpec, machine: Machine) -> list[str]:
     ]
 
 
-def _places(spec: ServerSpec, machine: Machine, probe: Probe, missing_bytes: int) -> list[str]:
-    found = []
-    if not probe["prefix_writable"]:
-        found.append(
-            f"{spec.prefix} cannot be written: {probe['prefix_parent']} does not let this user. "
-            "Fix: set llama_prefix to a directory of this user's, or connect as root"
-        )
-    wanted = int(missing_bytes * SPARE)
-    free = machine.free_bytes.get(str(spec.models_dir))  # none where nobody could say
-    if free is not None and wanted > free:
-        found.append(
-            f"{spec.models_dir} has {free / GIB:.2f} GiB free; the missing model files want "
-            f"{wanted / GIB:.2f} GiB. Fix: free that much, or set llama_models_dir to another disk"
-        )
-    return found
+def _places(spec: ServerSpec, probe: Probe) -> list[str]:
+    if probe["prefix_writable"]:
+        return []
+    return [
+        f"{spec.prefix} cannot be written: {probe['prefix_parent']} does not let this user. "
+        "Fix: set llama_prefix to a directory of this user's, or connect as root"
+    ]
 
 
 def _port(spec: ServerSpec, machine: Machine, probe: Probe, own_pids: list[int]) -> list[str]:
@@ -213,6 +223,16 @@ def _port(spec: ServerSpec, machine: Machine, probe: Probe, own_pids: list[int])
 def _flags(spec: ServerSpec) -> list[str]:
     found = violations(argv(spec), load_table(spec.engine.flags), spec.engine.title)
     return [f"{text}. Fix: change the settings, or choose another engine with llama_engine" for text in found]
+
+
+def _glibc(spec: ServerSpec, machine: Machine) -> list[str]:
+    least = spec.engine.min_glibc
+    if spec.engine_is_in_image or not least or not machine.glibc or version(machine.glibc) >= version(least):
+        return []
+    return [
+        f"its glibc is {machine.glibc}, and {spec.engine.title} ({spec.engine_name}) wants {least} or newer. "
+        "Fix: a newer release of the distribution, or an engine that was built for this one (llama_engine)"
+    ]
 
 
 def _root(spec: ServerSpec, machine: Machine, is_here: bool) -> list[str]:

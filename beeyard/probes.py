@@ -48,3 +48,6 @@ class DriverProbe(TypedDict):
     booted_since: bool
     offers: dict[str, str]
     recommended: str
+    # Whether the firmware wants modules signed, and the key that signs those that are built there, once enrolled.
+    secure_boot: bool
+    enrolled_key: str

@@ -51,6 +51,8 @@ def decide_memory(
     found.decide("memory", value, "estimated")
     if not needed.fits(free.gpu, free.host):
         found.reasons.append(_too_much(wanted, needed, free, cards, _has_all_kernels(spec) is not False))
+    else:
+        _growth(needed, free, found)
     _kernels(spec, found)
     _mlock(settings, spec, machine, needed.lockable_bytes // KIB, found)
 
@@ -141,6 +143,18 @@ def _too_much(
 def _held_by(card: Gpu) -> str:
     others = [f"{holder.name} ({holder.pid})" for holder in card.holders]
     return f", which {', '.join(others)} uses too" if others else ""
+
+
+def _growth(needed: budgets.Budget, free: _Memory, found: Found) -> None:
+    """Whether the host's memory would be short later; what the kernel gives back does not count."""
+    later = [row for row in needed.growth if row.name != budgets.PAGE_CACHE]
+    most = needed.host_bytes + sum(row.bytes for row in later)
+    if most > free.host:
+        parts = " and ".join(f"{row.name} {_mib_up(row.bytes)} MiB" for row in later)
+        found.notes.append(
+            f"the host's memory may be short later: up to {_mib_up(most)} MiB, of which {parts}, and "
+            f"{_mib(free.host)} are free. Fix: fewer slots, a smaller cache_ram_mib (llama_settings), or more memory"
+        )
 
 
 def _mib(size: int) -> int:

@@ -9,7 +9,10 @@ from typing import Any
 
 from beeyard.catalog import Catalog, CatalogError, pick
 from beeyard.checks import (
+    code_faults,
+    code_of,
     compiler_faults,
+    cxx_of,
     driver_faults,
     gpu_faults,
     host_compiler,
@@ -21,7 +24,15 @@ from beeyard.dialects import argv
 from beeyard.machine import Gpu, Machine
 from beeyard.sizing import decide_memory
 from beeyard.solution import AUTO, NEVER, NOTHING, Found, Kept, Own, Solution
-from beeyard.spec import HeldEngine, HostKind, HostSettings, host_settings, resolve
+from beeyard.spec import HeldEngine, HostKind, HostSettings, ServerSpec, host_settings, resolve
+
+# What becomes of DFlash where a model or its drafter lies on several cards. Source: common_dflash_gpu_ring_allowed()
+# of BeeLlama's common/speculative.cpp; issues 27833 and 28777 of ggml-org/llama.cpp.
+ACROSS_CARDS = {
+    "guide": "over several, this engine switches off what of DFlash runs on the card",
+    "bee4": "over several, DFlash ends the server under --split-mode tensor",
+    "llama.cpp": "over several, DFlash ends the server under --split-mode tensor",
+}
 
 
 def host_kind(machine: Machine, cards: tuple[Gpu, ...], held: HeldEngine | None) -> HostKind:
@@ -60,20 +71,21 @@ def solve(
         _engine(settings, host_data, catalog, kind, found)
         _runtime(host_settings({**host_data, **found.decided}), catalog, machine, kind, found)
         spec = resolve({**host_data, **found.decided}, catalog, kind)
+        found.decide("artefact", *_artefact(spec))
         decide_memory(settings, spec, machine, cards, own, kept, found)
         spec = resolve({**host_data, **found.decided}, catalog, kind)
     except CatalogError as error:
         found.reasons.append(str(error))
         return found.solution(None)
     if spec.wants_gpu and cards:
-        variant = catalog.images[spec.image.variant] if spec.image is not None else None
-        found.reasons += driver_faults(variant.cuda if variant else None, machine, cards, catalog)
+        code = code_of(spec, catalog, machine)
+        found.reasons += driver_faults(code, machine, cards, catalog) or code_faults(code, cards)
         if spec.engine_is_compiled:
             found.reasons += compiler_faults(machine, cards, catalog)
             compiler = host_compiler(machine)
             if compiler is not None:
                 cuda = machine.nvccs[0].version
-                found.decide("compiler", compiler.path, f"c++ is {machine.cxx}, which CUDA {cuda} does not take")
+                found.decide("compiler", compiler.path, f"c++ is {cxx_of(machine)}, which CUDA {cuda} does not take")
     found.reasons += pair_faults(spec)
     return found.solution(spec)
 
@@ -87,7 +99,7 @@ def _cards(settings: HostSettings, catalog: Catalog, machine: Machine, own: Own,
     layers = {**server.settings, **variant.settings, **settings.settings}.get("gpu_layers")
     if engine.accelerator != "cuda" or layers == 0:
         return ()
-    faults = gpu_faults(machine)
+    faults = gpu_faults(machine, installs_driver=settings.nvidia_driver == "install")
     if faults:
         found.reasons += faults
         return ()
@@ -102,12 +114,17 @@ def _cards(settings: HostSettings, catalog: Catalog, machine: Machine, own: Own,
             found.reasons.append(
                 f"llama_card is {settings.card!r}, and the cards here are {_listed(usable)}. Fix: name one of those"
             )
+        for card in named[:1]:
+            found.decide("card", f"GPU {card.index} ({card.name})", f"llama_card says so; of {_listed(usable)}")
         return tuple(named)
     if len(machine.gpus) == 1:
         return usable
     best = max(usable, key=lambda card: (_is_ours(card, own), card.memory_total_mib, -card.index))
     why = "our server runs there" if _is_ours(best, own) else "the most memory"
-    found.decide("card", f"GPU {best.index} ({best.name})", f"{why}; of {_listed(usable)}", card=best.uuid)
+    why += f"; of {_listed(usable)}"
+    if variant.decoding.kind == "dflash":
+        why += f". One alone: {ACROSS_CARDS[engine.dialect]}"
+    found.decide("card", f"GPU {best.index} ({best.name})", why, card=best.uuid)
     return (best,)
 
 
@@ -170,6 +187,10 @@ def _engine(settings: HostSettings, data: Mapping[str, Any], catalog: Catalog, k
     presets/engines.yaml lists each kind of engine from the oldest to the newest.
     """
     if settings.engine != AUTO:
+        server = pick(catalog.servers, settings.preset, "preset")
+        of_variant = server.variants[settings.variant or server.default_variant].engine
+        why = "llama_engine says so" if settings.engine else "the variant's" if of_variant else "the preset's"
+        found.decide("engine", settings.engine or of_variant or server.engine, why)
         return
     preset = pick(catalog.servers, settings.preset, "preset")
     usual = pick(catalog.engines, preset.engine, "engine")
@@ -189,6 +210,27 @@ def _engine(settings: HostSettings, data: Mapping[str, Any], catalog: Catalog, k
             return
         against.append(f"{name}: {faults[0]}")
     raise CatalogError(f"no engine can serve {settings.preset} here: {' | '.join(against)}")
+
+
+def _artefact(spec: ServerSpec) -> tuple[str, str]:
+    """How the engine reaches the host, and why so."""
+    artefact, image = spec.engine.artefact, spec.image
+    if image is not None:
+        whys = {
+            "pull": "its digest is locked, or llama_image names it",
+            "carry": "no image to pull is locked, or llama_image_from says so",
+            "build": "llama_image_from says so",
+        }
+        return f"image {image.variant}, {image.source}", whys[image.source]
+    if spec.engine_is_held:
+        return "the engine that the host started with", "its own image holds it"
+    how = {
+        "release": "a release's tarball",
+        "source": "compiled on the host",
+        "wheel": "out of a wheel",
+        "debian": "the distribution's package",
+    }
+    return how[artefact.kind], "presets/engines.yaml says so"
 
 
 def _passed_over(against: list[str]) -> str:

@@ -2,6 +2,21 @@
 # What of a host's Docker Engine decides whether it can run containers of ours: lines KEY=VALUE. A missing thing is an
 # empty value or no line, never an error. A part of the scripts of docker.py and machine.py.
 
+within() { # SECONDS COMMAND…
+    if command -v timeout >/dev/null; then timeout -k 1 "$@"; else
+        shift
+        "$@"
+    fi
+}
+
+disk() { # PATH: of the file system where it lies, or will lie: device, free and all KiB, what df calls it
+    place=$1
+    until [ -e "$place" ]; do place=$(dirname "$place"); done
+    row=$(within 5 df -Pk "$place" 2>/dev/null |
+        sed -n '2s/^\(.*[^ ]\)  *\([0-9][0-9]*\)  *[0-9][0-9]*  *\([0-9][0-9]*\)  *[0-9]*% .*/\3|\2|\1/p')
+    [ -z "$row" ] || printf 'disk=%s|%s|%s\n' "$(stat -c %d "$place")" "$row" "$1"
+}
+
 docker_engine() { # SECONDS that the engine may take for an answer
     docker=$(command -v docker)
     echo "command=$docker"
@@ -25,5 +40,12 @@ docker_engine() { # SECONDS that the engine may take for an answer
         grep -qs 'nvidia.com/gpu' "$file" && echo "cdi=$file"
     done
     home=$(printf '%s\n' "$info" | sed -n 's/.*"DockerRootDir":"\([^"]*\)".*/\1/p')
-    [ -z "$home" ] || echo "free_kib=$(timeout -k 1 5 df -Pk "$home" 2>/dev/null | awk 'NR == 2 { print $4 }')"
+    case $info in
+    *io.containerd.snapshotter*) # images are containerd's then: Docker's own, or the system's
+        for store in "$home/containerd/daemon" /var/lib/containerd; do
+            if [ -d "$store" ]; then home=$store && break; fi
+        done
+        ;;
+    esac
+    [ -z "$home" ] || { echo "store=$home" && disk "$home"; }
 }

@@ -44,6 +44,8 @@ class NvidiaDriver(FactBase[DriverProbe]):
                 booted_since="booted_since" in lines,
                 offers=dict(_pair(line) for line in lines["offer"]),
                 recommended="".join(lines["recommended"]),
+                secure_boot="secure_boot" in lines,
+                enrolled_key="".join(lines["enrolled_key"][:1]),
             )
         except ValueError as error:
             raise FactProcessError(f"unexpected NVIDIA driver: {output!r}") from error

@@ -1,5 +1,20 @@
 # What gives a host its NVIDIA driver, a line a fact: KEY=VALUE. Changes nothing, and needs no network.
 # shellcheck shell=sh
+#
+# Arguments: [ROOT]   before places of the firmware and of keys; empty but in tests
+
+root=${1-}
+# Secure Boot, as mokutil or the firmware's variable says it: five bytes, the last is 1. Then a module that is built here
+# is loaded only if the key that signs it is enrolled: DKMS' own, or on Ubuntu shim-signed's.
+sb_state=$(mokutil --sb-state 2>/dev/null)
+[ -n "$sb_state" ] || sb_state=$(od -An -tu1 "$root"/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c 2>/dev/null)
+case $sb_state in
+*enabled* | *' 1') echo "secure_boot=yes" ;;
+esac
+for key in "$root"/var/lib/shim-signed/mok/MOK.der "$root"/var/lib/dkms/mok.pub; do
+    [ -f "$key" ] || continue
+    mokutil --test-key "$key" 2>/dev/null | grep -q 'already enrolled' && echo "enrolled_key=${key#"$root"}"
+done
 
 echo "uid=$(id -u)"
 container=$(systemd-detect-virt --container 2>/dev/null)

@@ -19,15 +19,16 @@ class FileState(TypedDict):
     sha256: str | None
 
 
+# Three processes, however many files there are. A file that may not be read has no digest.
 LOOK = r"""
+stat --format='=%F|%a|%U|%u|%n' -- "$@" 2>/dev/null
 for path do
-    [ -e "$path" ] || [ -L "$path" ] || continue
-    stat --format='%F|%a|%U|%u' -- "$path" | sed 's/regular empty file/regular file/'
-    if [ -L "$path" ]; then readlink -- "$path"
-    elif [ -f "$path" ]; then sha256sum <"$path" | cut -c1-64
-    else echo; fi
-    printf '%s\n' "$path"
+    shift
+    if [ -L "$path" ]; then printf '>%s\n%s\n' "$(readlink -- "$path")" "$path"
+    elif [ -f "$path" ]; then set -- "$@" "$path"; fi
 done
+[ $# -eq 0 ] || sha256sum --zero -- "$@" 2>/dev/null | tr '\0' '\n'
+exit 0
 """
 
 
@@ -41,20 +42,21 @@ class FileStates(FactBase[dict[str, FileState]]):
         return StringCommand("sh -c", QuoteString(LOOK), "look", *(QuoteString(path) for path in paths))
 
     def process(self, output: list[str]) -> dict[str, FileState]:
-        """Read LOOK's three lines a path."""
+        """Read LOOK's lines: what stat says, two for a link, then digests."""
         found: dict[str, FileState] = {}
+        lines = iter(output)
         try:
-            for described, content, path in zip(output[::3], output[1::3], output[2::3], strict=True):
-                kind, mode, owner, uid = described.split("|")
-                found[path] = FileState(
-                    kind=kind,
-                    mode=mode,
-                    owner=owner,
-                    uid=uid,
-                    target=content if kind == "symbolic link" else None,
-                    sha256=content if kind == "regular file" else None,
-                )
-        except ValueError:
+            for line in lines:
+                if line.startswith("="):
+                    kind, mode, owner, uid, path = line[1:].split("|", 4)
+                    kind = kind.replace("regular empty file", "regular file")
+                    found[path] = FileState(kind=kind, mode=mode, owner=owner, uid=uid, target=None, sha256=None)
+                elif line.startswith(">"):
+                    found[next(lines)]["target"] = line[1:]
+                else:
+                    digest, path = line.split("  ", 1)
+                    found[path]["sha256"] = digest
+        except (KeyError, StopIteration, ValueError):
             raise not_understood("its files", repr(output)) from None
         return found
 

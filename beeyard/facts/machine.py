@@ -19,19 +19,15 @@ class MachineFacts(FactBase[Machine]):
     It takes a second; where nvidia-smi or Docker hangs, ``patience`` seconds more for each answer, twice at most.
     """
 
-    def command(
-        self, paths: list[str], addresses: list[str] | None = None, patience: int = 10, root: str = ""
-    ) -> StringCommand:
+    def command(self, paths: list[str], patience: int = 10, root: str = "") -> StringCommand:
         """
         One command for all of it, which needs nothing of ours on the host.
 
         :param paths: whose free space is wanted, whether they are there or not
-        :param addresses: what must be reached: HOST, HOST:PORT or a URL
         :param patience: how many seconds nvidia-smi and Docker may take for an answer
         :param root: where the host's /proc, /sys, /dev and /etc are, if not there
         """
-        targets = [word for address in addresses or [] for word in machine_lines.target(address)]
-        words = [SCRIPT, "machine", root, str(patience), str(len(paths)), *paths, *targets]
+        words = [SCRIPT, "machine", root, str(patience), *paths]
         return StringCommand("sh -c", *(QuoteString(word) for word in words))
 
     def process(self, output: list[str]) -> Machine:

@@ -2,13 +2,13 @@
 # What a host is: lines KEY=VALUE, a key as often as it has values, for machine_lines.py. A missing thing is an empty
 # value or no line, never an error. Needs no root, changes nothing, and ends though a thing that is asked may hang.
 #
-# Arguments: ROOT SECONDS COUNT PATH… [ADDRESS URL NAME PORT]…
+# Arguments: ROOT SECONDS PATH…
 #   ROOT     before /proc, /sys, /dev, /etc and places of CUDA; empty but in tests
 #   SECONDS  that nvidia-smi or Docker may take for one answer
-#   COUNT    of the paths whose free space is wanted; what comes after them shall be reached
+#   PATH     whose free space is wanted
 
-root=$1 patience=$2 paths=$3
-shift 3
+root=$1 patience=$2
+shift 2
 # df and the like speak English; WSL keeps nvidia-smi aside. The other two would be what nproc answers.
 export LC_ALL=C PATH="$PATH:/usr/lib/wsl/lib"
 unset OMP_NUM_THREADS OMP_THREAD_LIMIT
@@ -39,13 +39,6 @@ tell() { # SECONDS to wait at most: all that was said, and who did not finish
         [ -e "$answers/$name.done" ] || echo "unfinished=$name"
         cat "$answers/$name"
     done
-}
-
-within() { # SECONDS COMMAND…
-    if command -v timeout >/dev/null; then timeout -k 1 "$@"; else
-        shift
-        "$@"
-    fi
 }
 
 # --- cards and compilers
@@ -88,6 +81,8 @@ compilers() { # the one that CMake is told to use comes first
     done
     # gcc says 12 to the second alone, clang does not know the first.
     echo "cxx=$(within 5 c++ -dumpfullversion -dumpversion || within 5 c++ -dumpversion)"
+    # What a deploy would install: 4:14.2.0-1.
+    echo "cxx_candidate=$(within 5 apt-cache policy g++ | sed -n 's/^ *Candidate: *//p')"
     for gxx in "$root"/usr/bin/g++-[0-9]*; do # beside it; each works only with the gcc of its version
         [ -x "$gxx" ] && [ -x "$root/usr/bin/gcc-${gxx##*-}" ] &&
             echo "gxx=$(within 5 "$gxx" -dumpfullversion -dumpversion)|$gxx"
@@ -183,30 +178,10 @@ control_groups() { # version 2 has one line, with no controllers
     done <"$root/proc/self/cgroup"
 }
 
-free_space() { # PATH: where it lies, or will lie
-    place=$1
-    until [ -e "$place" ]; do place=$(dirname "$place"); done
-    kib=$(within 5 df -Pk "$place" | awk 'NR == 2 { print $4 }')
-    printf 'free=%s %s\n' "${kib:--}" "$1"
-}
-
 synchronised() {
     said=$(within 5 timedatectl show --property=NTPSynchronized --value)
     [ -n "$said" ] || said=$(within 5 chronyc -n tracking | sed -n 's/^Leap status *: *//p')
     echo "synchronised=$said"
-}
-
-reach() { # ADDRESS URL NAME PORT
-    status=0
-    if command -v curl >/dev/null; then
-        said=$(within 5 curl --silent --head --output /dev/null --connect-timeout 4 --max-time 4 \
-            --write-out '%{time_connect} %{http_connect}' "$2") || status=$?
-    elif command -v python3 >/dev/null; then
-        said='- -'
-        connect='import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 4)'
-        within 5 python3 -c "$connect" "$3" "$4" || status=$?
-    else return; fi
-    printf 'reach=%s %s %s\n' "$status" "${said:-- -}" "$1"
 }
 
 # --- all of it
@@ -222,15 +197,9 @@ ask docker docker_engine "$patience"
 ask compilers compilers
 ask synchronised synchronised
 number=0
-while [ "$number" -lt "$paths" ]; do
+for path; do
     number=$((number + 1))
-    ask "free.$number" free_space "$1"
-    shift
-done
-while [ $# -ge 4 ]; do
-    number=$((number + 1))
-    ask "reach.$number" reach "$@"
-    shift 4
+    ask "free.$number" disk "$path"
 done
 
 {

@@ -1,5 +1,7 @@
 """Facts about the server that runs on a host, and about the engine it runs on."""
 
+import base64
+import gzip
 import json
 from typing import Any
 
@@ -43,12 +45,17 @@ class EngineHelp(FactBase[str | None]):
     """Returns what ``llama-server --help`` of a binary says; None where the binary is not there."""
 
     def command(self, binary: str) -> StringCommand:
-        """Run the very binary that will serve."""
-        return StringCommand("! test -x", QuoteString(binary), "||", QuoteString(binary), "--help 2>/dev/null")
+        """Run the very binary that will serve; its 50 KB would take several round trips as they are."""
+        said = StringCommand(QuoteString(binary), "--help 2>/dev/null | gzip -c | base64 -w 0")
+        return StringCommand("! test -x", QuoteString(binary), "||", said)
 
     def process(self, output: list[str]) -> str | None:
-        """As it is."""
-        return "\n".join(output) or None
+        """Unpack it."""
+        try:
+            text = gzip.decompress(base64.b64decode("".join(output), validate=True)).decode(errors="replace")
+        except (OSError, EOFError, ValueError):
+            raise not_understood("its engine's options", repr(output)) from None
+        return text.rstrip("\n") or None
 
 
 class EngineFiles(FactBase[str]):

@@ -11,8 +11,8 @@ import pytest
 from beeyard.budget import MIB, Plan, Row, Weights, budget
 from beeyard.catalog import Baseline, Decoding, DFlash, KvTypes, Settings
 from beeyard.lockfile import local_lock
-from tests.engine_wheel import real_engine
 from tests.plan.conftest import free_port
+from tests.real_server import unpack
 from tests.tiny_gguf import Shape, write
 
 PATIENCE_S = 60
@@ -23,11 +23,7 @@ ROUNDING_BYTES = 0.005 * MIB
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real llama-server."""
-    folder = tmp_path_factory.mktemp("engine")
-    for name, content in real_engine():
-        (folder / name).write_bytes(content)
-    (folder / "llama-server").chmod(0o755)
-    return folder / "llama-server"
+    return unpack(tmp_path_factory.mktemp("engine"))
 
 
 class Case(NamedTuple):

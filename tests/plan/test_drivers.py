@@ -58,6 +58,50 @@ def test_the_driver_is_installed_once(apply: Apply, apt: AptRoot) -> None:
     assert "nvidia-driver 535.261.03-1 is installed, the host was booted since" in text
 
 
+MOKUTIL = """#!/bin/sh
+case $1 in
+--sb-state) echo "{state}" ;;
+--test-key) echo "$2 {key}"; exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("mokutil", "variable", "is_on", "enrolled"),
+    [
+        (None, None, False, ""),  # a machine without EFI
+        (None, bytes([6, 0, 0, 0, 1]), True, ""),
+        (None, bytes([6, 0, 0, 0, 0]), False, ""),
+        (("SecureBoot disabled", "is not enrolled"), None, False, ""),
+        (("SecureBoot enabled", "is not enrolled"), None, True, ""),
+        (("SecureBoot enabled", "is already enrolled"), bytes([6, 0, 0, 0, 1]), True, "/var/lib/dkms/mok.pub"),
+    ],
+)
+def test_secure_boot_is_seen_by_its_tool_or_by_the_firmwares_variable(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mokutil: tuple[str, str] | None,
+    variable: bytes | None,
+    is_on: bool,
+    enrolled: str,
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    if mokutil is not None:
+        (tools / "mokutil").write_text(MOKUTIL.format(state=mokutil[0], key=mokutil[1]))
+        (tools / "mokutil").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    efi = tmp_path / "sys/firmware/efi/efivars"
+    efi.mkdir(parents=True)
+    if variable is not None:
+        (efi / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c").write_bytes(variable)
+    (tmp_path / "var/lib/dkms").mkdir(parents=True)
+    (tmp_path / "var/lib/dkms/mok.pub").write_bytes(b"key")
+    run = subprocess.run(["sh", SCRIPT, str(tmp_path)], check=True, capture_output=True, text=True)
+    found = NvidiaDriver().process(run.stdout.splitlines())
+    assert (found["secure_boot"], found["enrolled_key"]) == (is_on, enrolled)
+
+
 def test_what_is_left_to_do_is_told_and_changes_nothing(
     apply: Apply, apt: AptRoot, caplog: pytest.LogCaptureFixture
 ) -> None:

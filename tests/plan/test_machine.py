@@ -1,12 +1,12 @@
 """The whole of machine.sh on this machine, with stand-ins for what it has not: cards, pods, control groups."""
 
+import json
 import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from pyinfra.api.exceptions import PyinfraError
 from beeyard.facts.docker import DockerEngine
 from beeyard.facts.machine import MachineFacts
 from beeyard.machine import Machine
-from tests.plan.conftest import free_port
 
 Look = Callable[..., Machine]
 # What the smallest system has. Nothing of NVIDIA, Docker, systemd, curl, Python or a compiler.
@@ -182,15 +181,16 @@ def test_this_machine_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.case("PYI-03")
 def test_a_host_that_has_nothing(place: Place) -> None:
-    found = place.look(paths=["/"], addresses=["127.0.0.1:9"])
-    assert found.model_dump(exclude={"is_root", "cores", "memlock_kib", "glibc", "kernel", "free_bytes"}) == Machine(
+    found = place.look(paths=["/"])
+    unknown = {"is_root", "cores", "memlock_kib", "glibc", "kernel", "free_bytes", "file_systems"}
+    assert found.model_dump(exclude=unknown) == Machine(
         memory_mib=64000,
         memory_available_mib=60000,
         memlock_kib=None,
         cpu_flags=("fpu", "avx", "avx2"),
         distribution="ubuntu",
         release="22.04",
-    ).model_dump(exclude={"is_root", "cores", "memlock_kib", "glibc", "kernel", "free_bytes"})
+    ).model_dump(exclude=unknown)
     assert found.free_bytes.keys() == {"/"}
 
 
@@ -346,6 +346,14 @@ def test_the_host_compiler(place: Place, script: str, version: str) -> None:
     assert place.look().cxx == version
 
 
+def test_the_compiler_that_apt_would_install(place: Place) -> None:
+    assert place.look().cxx_candidate == ""
+    place.command(
+        "apt-cache", "#!/bin/sh\necho \"$2:\"; echo '  Installed: (none)'; echo '  Candidate: 4:14.2.0-1'\n"
+    )
+    assert (place.look().cxx, place.look().cxx_candidate) == ("", "14.2.0")
+
+
 def test_older_compilers_beside_it(place: Place) -> None:
     for name in ("g++-9", "gcc-9", "g++-12"):  # of the last only a half
         place.command(f"{place.root}/usr/bin/{name}", "#!/bin/sh\necho 9.5.0\n")
@@ -491,9 +499,23 @@ def test_a_docker_engine(place: Place) -> None:
         ("nvidia", "runc"),
     )
     assert (found.root, found.has_toolkit) == ("/", False)
-    assert found.free_bytes > 0
     assert (found.command, found.buildx) == (str(place.bin / "docker"), "0.29.1")
-    assert asked({}, DockerEngine).model_copy(update={"free_bytes": found.free_bytes}) == found
+    assert asked({}, DockerEngine) == found
+    assert place.look().free_bytes["/"] > 0
+
+
+def test_a_docker_engine_that_goes_through_a_proxy_or_has_its_images_with_containerd(place: Place) -> None:
+    said = {
+        "ServerVersion": "29.0.1", "DockerRootDir": str(place.root), "HttpsProxy": "http://xxxxx:xxxxx@proxy:3128",
+        "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]],
+    }  # fmt: skip
+    place.command("docker", INFO.format(info=f"printf '%s\n' '{json.dumps(said, separators=(',', ':'))}'"))
+    store = place.root / "containerd" / "daemon"
+    store.mkdir(parents=True)
+    found = place.look()
+    assert found.docker.has_proxy
+    assert found.docker.root == str(store)
+    assert list(found.free_bytes) == [str(store)]
 
 
 @pytest.mark.parametrize(
@@ -513,7 +535,7 @@ def test_a_docker_engine_that_does_not_answer(place: Place, info: str, silent: s
     assert (found.version, found.silent) == ("", silent)
 
 
-# --- disk, clock, network
+# --- disk, clock
 
 
 def test_free_space_of_what_is_not_there_yet(place: Place, tmp_path: Path) -> None:
@@ -521,6 +543,14 @@ def test_free_space_of_what_is_not_there_yet(place: Place, tmp_path: Path) -> No
     found = place.look(paths=paths).free_bytes
     assert list(found) == paths
     assert found[paths[0]] == pytest.approx(found[paths[1]], rel=0.01)
+
+
+def test_paths_on_one_file_system_are_known_and_those_on_another(place: Place, tmp_path: Path) -> None:
+    if Path("/dev/shm").stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("this machine has one file system")
+    place.link("stat")
+    paths = [f"{tmp_path}/models", f"{tmp_path}/a/b", "/dev/shm/models"]
+    assert place.look(paths=paths).file_systems == {paths[0]: paths[0], paths[1]: paths[0], paths[2]: paths[2]}
 
 
 @pytest.mark.parametrize(
@@ -538,51 +568,9 @@ def test_whether_the_clock_is_right(place: Place, tool: str, says: str, known: b
     assert place.look().time_synchronised is known
 
 
-@pytest.fixture
-def deaf() -> Iterator[str]:
-    """An address that takes no connection and refuses none: as behind a firewall that drops."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(0)
-        port = server.getsockname()[1]
-        waiting = []
-        for _ in range(4):  # until its queue is full
-            waiting.append(socket.socket())
-            waiting[-1].setblocking(False)
-            waiting[-1].connect_ex(("127.0.0.1", port))
-        yield f"127.0.0.1:{port}"
-        for one in waiting:
-            one.close()
-
-
-@pytest.mark.parametrize("tool", ["curl", "python3"])
-def test_what_can_be_reached(place: Place, tool: str, deaf: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(variable, raising=False)
-        monkeypatch.delenv(variable.upper(), raising=False)
-    if tool == "curl":
-        place.link("curl")
-    else:
-        (place.bin / "python3").symlink_to(sys.executable)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        here = f"127.0.0.1:{server.getsockname()[1]}"
-        closed, nowhere = f"127.0.0.1:{free_port()}", "https://nowhere.invalid"
-        start = time.monotonic()
-        found = place.look(addresses=[here, closed, nowhere, deaf, f"http://{deaf}/x", f"https://{deaf}"])
-    assert time.monotonic() - start < 7
-    assert found.reachable == {
-        here: True,
-        closed: False,
-        nowhere: False,
-        deaf: False,
-        f"http://{deaf}/x": False,
-        f"https://{deaf}": False,
-    }
-
-
 def test_the_script_says_nothing_beside_its_lines(place: Place) -> None:
     place.command("nvidia-smi", BROKEN.format(said="No devices were found", status=6))
-    command = MachineFacts().command(["/x"], [], 1, str(place.root))
+    command = MachineFacts().command(["/x"], 1, str(place.root))
     run = subprocess.run(["/bin/sh", "-c", command.get_raw_value()], check=True, capture_output=True, text=True)
     assert run.stderr == ""
     assert all("=" in line for line in run.stdout.splitlines())

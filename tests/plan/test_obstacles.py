@@ -6,8 +6,8 @@ import pytest
 
 from beeyard.catalog import load_catalog
 from beeyard.facts.host import HostProbe
-from beeyard.machine import Machine, Nvcc
-from beeyard.preflight import build_obstacles, machine_obstacles, obstacles
+from beeyard.machine import Gpu, Machine, Nvcc
+from beeyard.preflight import build_obstacles, machine_notes, machine_obstacles, obstacles
 from beeyard.probes import Probe
 from beeyard.spec import HostKind, ServerSpec, resolve
 
@@ -43,7 +43,7 @@ def machine(**changes: Any) -> Machine:
 def found(
     a_probe: Probe, a_spec: ServerSpec | None = None, a_machine: Machine | None = None, **more: Any
 ) -> list[str]:
-    known = {"is_here": False, "own_pids": [], "missing_bytes": 0, "not_locked": [], **more}
+    known = {"is_here": False, "own_pids": [], "not_locked": [], **more}
     return obstacles(a_spec or spec(), a_machine or machine(), a_probe, **known)
 
 
@@ -58,11 +58,6 @@ def test_a_good_host_has_none() -> None:
         ({"python": "", "apt": ""}, {}, "python3 is missing, and this user cannot install it"),
         ({"curl": ""}, {"a_machine": machine(is_root=False)}, "curl is missing, and this user cannot install it"),
         ({"prefix_writable": ""}, {}, "/opt/beeyard cannot be written: /opt does not let this user"),
-        (
-            {},
-            {"missing_bytes": 2**30, "a_machine": machine(free_bytes={"/opt/beeyard/models": 2**20})},
-            "0.00 GiB free; the missing model files want 1.05 GiB",
-        ),
         ({"listener_pid": "7", "listener": "nginx"}, {}, "port 8910 is in use by process 7 (nginx)"),
         ({"listener_pid": "0", "listener": ""}, {}, "port 8910 is in use by another user's program"),
         ({"listener_pid": "7", "listener": "nginx"}, {"own_pids": [8]}, "port 8910 is in use by process 7"),
@@ -151,3 +146,51 @@ def test_what_is_asked_of_the_machine_and_cannot_be_is_a_sentence(
 def test_nothing_is_asked_of_the_machine_by_default() -> None:
     in_a_container = machine(is_root=False, virtualisation="docker")
     assert machine_obstacles(spec(llama_preset="gemma-4-31b"), in_a_container) == []
+
+
+def test_a_host_that_is_older_than_its_engine_is_told_before_anything_comes() -> None:
+    (text,) = found(probe(), a_machine=machine(glibc="2.31"))
+    assert text.startswith("its glibc is 2.31, and llama.cpp b10068 (llama.cpp-wheel) wants 2.35 or newer. Fix: ")
+    assert found(probe(), a_machine=machine(glibc="2.36")) == []
+    assert found(probe(), spec(llama_engine="llama.cpp-debian"), machine(glibc="2.31", cpu_flags=("fpu",))) == []
+
+
+CARD = Gpu(
+    index=0, uuid="GPU-1", name="NVIDIA GeForce RTX 4090", compute_capability="8.9", memory_total_mib=24564,
+    memory_free_mib=24200,
+)  # fmt: skip
+ON_CARD = {"gpus": (CARD,), "has_nvidia_smi": True}
+
+
+@pytest.mark.parametrize(
+    ("data", "facts", "note"),
+    [
+        ({}, {**ON_CARD, "devices": ("/dev/nvidia0",)}, "Fix: set llama_gpu_at_boot to true"),
+        (
+            {},
+            {**ON_CARD, "devices": ("/dev/nvidia0",), "virtualisation": "lxc"},
+            "Fix: give the container that device",
+        ),
+        ({}, {**ON_CARD, "devices": ("/dev/nvidia0", "/dev/nvidia-uvm")}, ""),
+        ({}, {**ON_CARD, "devices": ("/dev/dxg",)}, ""),
+        ({"llama_gpu_at_boot": True}, {**ON_CARD, "devices": ()}, ""),
+        ({"llama_preset": "smol"}, {**ON_CARD, "devices": ()}, ""),
+        (
+            {"llama_preset": "smol"},
+            {"provider": "runpod", "volume": "/workspace"},
+            "/opt/beeyard is gone once this pod is stopped; its volume is /workspace. Fix: set llama_prefix to",
+        ),
+        (
+            {"llama_preset": "smol", "llama_prefix": "/workspace/b"},
+            {"provider": "runpod", "volume": "/workspace"},
+            "",
+        ),
+        ({"llama_preset": "smol"}, {"provider": "runpod"}, ""),
+        ({"llama_preset": "smol"}, {"time_synchronised": False}, "its clock is not synchronised"),
+        ({"llama_preset": "smol"}, {"time_synchronised": None}, ""),
+    ],
+)
+def test_what_had_better_be_known_is_a_note(data: dict[str, Any], facts: dict[str, Any], note: str) -> None:
+    notes = machine_notes(spec(**{"llama_preset": "gemma-4-31b", **data}), machine(**facts))
+    assert bool(notes) == bool(note)
+    assert all(note in text and "Fix: " in text for text in notes)

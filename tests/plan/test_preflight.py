@@ -1,6 +1,9 @@
 """What deploy.py refuses before it touches a host: each reason in a sentence, and the other hosts go on."""
 
+import hashlib
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -65,5 +68,67 @@ def test_a_disk_that_is_too_small_is_refused_before_the_first_byte(tmp_path: Pat
         [*command, "inventories/local.py", "deploy.py", "-y"], check=False, capture_output=True, text=True, env=env
     )  # fmt: skip
     assert run.returncode != 0
-    assert "GiB free; the missing model files want 977888.70 GiB" in run.stderr.replace("\n", " ")
+    assert re.search(
+        r"GiB free, and 19557\d\d\.\d\d GiB are wanted for model files \(1862645\.15 GiB\)",
+        run.stderr.replace("\n", " "),
+    )
     assert not (tmp_path / "p").exists()
+
+
+@pytest.fixture
+def honey(tmp_path: Path) -> Path:
+    """A folder of presets: the server `honey`, whose model is locked and comes from the Hub."""
+    model = b"GGUF of a kind"
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "honey.gguf").write_bytes(model)
+    tables = {
+        "models": {"honey": {"source": {"kind": "hub", "repository": "bees/honey", "file": "honey.gguf"}}},
+        "servers": {
+            "honey": {
+                "model": "honey",
+                "engine": "llama.cpp-wheel",
+                "default_variant": "baseline",
+                "variants": {"baseline": {"decoding": {"kind": "baseline"}}},
+            }
+        },
+        "lock": {"models": {"honey": {"size": len(model), "sha256": hashlib.sha256(model).hexdigest()}}},
+    }
+    presets = tmp_path / "presets"
+    presets.mkdir()
+    for name, table in tables.items():
+        (presets / f"{name}.yaml").write_text(json.dumps(table))
+    return presets
+
+
+def test_a_hub_that_the_host_does_not_reach_is_named_before_anything_is_changed(
+    tmp_path: Path, honey: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEEYARD_PRESETS", str(honey))
+    prefix = tmp_path / "p"
+    words = [f"llama_prefix={prefix}", "llama_port=18910", "llama_preset=honey"]
+    data = [word for pair in words for word in ("--data", pair)]
+    run = dry_deploy(*data)
+    assert run.returncode != 0
+    said = " ".join(run.stderr.split())
+    assert "this host does not reach http://127.0.0.1:9, where model honey comes from. Fix: " in said
+    assert "set llama_model_source to" in said
+    assert not prefix.exists()
+    # What this machine sends needs no Hub.
+    sent = dry_deploy(*data, "--data", f"llama_model_source={tmp_path}/files")
+    assert sent.returncode == 0, sent.stderr
+    assert "does not reach" not in sent.stderr
+
+
+def test_the_plan_says_it_too_and_its_facts_keep_it(
+    tmp_path: Path, honey: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEEYARD_PRESETS", str(honey))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    facts = tmp_path / "facts.json"
+    words = [f"llama_prefix={tmp_path}/p", "llama_port=18910", "llama_preset=honey"]
+    data = [word for pair in words for word in ("--data", pair)]
+    for source in (("local", "--save-facts", str(facts)), ("--facts", str(facts))):
+        command = [sys.executable, "-m", "beeyard.cli", "plan", *source, *data]
+        run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        assert run.returncode == 3, run.stderr
+        assert "no: this host does not reach http://127.0.0.1:9, where model honey comes from. Fix: " in run.stdout

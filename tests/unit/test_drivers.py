@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from beeyard.drivers import NoDriverError, driver_obstacles, driver_packages
+from beeyard.drivers import NoDriverError, driver_notes, driver_obstacles, driver_packages
 from beeyard.probes import DriverProbe
 
 RTX_3090, RTX_4090, RTX_5090, GTX_1080 = "2204", "2684", "2b85", "1b80"
@@ -46,6 +46,8 @@ def probe(**changes: Any) -> DriverProbe:
         booted_since=False,
         offers=BOOKWORM,
         recommended="",
+        secure_boot=False,
+        enrolled_key="",
     )
     found.update(changes)  # type: ignore[typeddict-item]
     return found
@@ -120,3 +122,24 @@ def test_each_obstacle_is_a_sentence_with_its_fix(changes: dict[str, Any], compl
 def test_a_driver_that_waits_for_the_reboot_is_no_obstacle() -> None:
     assert driver_obstacles(probe()) == []
     assert driver_obstacles(probe(installed={"nvidia-driver": "535.261.03-1"})) == []
+
+
+def test_secure_boot_is_told_before_a_module_is_built_that_would_not_load() -> None:
+    assert driver_notes(probe()) == []
+    (text,) = driver_notes(probe(secure_boot=True))
+    assert text.startswith(
+        "Secure Boot is on here, and the driver's module is built on this host: its kernel will not"
+    )
+    assert "Fix: once it is installed, mokutil --import /var/lib/dkms/mok.pub" in text
+    assert "/var/lib/shim-signed/mok/MOK.der" in driver_notes(ubuntu(secure_boot=True))[0]
+    assert driver_notes(probe(secure_boot=True, enrolled_key="/var/lib/dkms/mok.pub")) == []
+
+
+def test_secure_boot_stands_against_no_installation_and_is_named_when_the_module_is_not_loaded() -> None:
+    assert driver_obstacles(probe(secure_boot=True)) == []
+    after = {"installed": {"nvidia-driver": "535.261.03-1"}, "booted_since": True}
+    (text,) = driver_obstacles(probe(secure_boot=True, **after))
+    assert "Fix: Secure Boot is on: mokutil --import /var/lib/dkms/mok.pub, reboot, and confirm" in text
+    (other,) = driver_obstacles(probe(**after))
+    assert "Secure Boot" not in other
+    assert "Fix: see dkms status" in other

@@ -7,6 +7,7 @@ import pytest
 
 from beeyard.machine import DockerState, Machine
 from beeyard.machine_lines import docker, machine, target
+from beeyard.machine_lines import reached as reached_by
 
 LEAST = {
     "uid": "1000",
@@ -19,7 +20,7 @@ LEAST = {
 INFO = {"ServerVersion": "28.5.2", "Runtimes": {"runc": {}, "nvidia": {}}, "DockerRootDir": "/var/lib/docker"}
 ENGINE = {
     "command": "/usr/bin/docker", "toolkit": "/usr/bin/nvidia-ctk", "path": "/usr/bin/docker", "compose": "2.40.3",
-    "info": json.dumps(INFO), "free_kib": "1024",
+    "info": json.dumps(INFO),
 }  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def test_what_every_host_says_must_be_there(key: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["memory_limit=lots", "quota=max", "free=x /opt", "listening=0100007F:", "nvcc=13.0", "reach=7 /", "uid=root"],
+    ["memory_limit=lots", "quota=max", "disk=7|x|9|/dev/sda1|/opt", "listening=0100007F:", "nvcc=13.0", "uid=root"],
 )
 def test_a_line_that_is_not_understood_is_named(line: str) -> None:
     with pytest.raises(ValueError, match=line):
@@ -78,6 +79,14 @@ def test_cores_are_what_the_quota_lets_run(quotas: list[str], cores: int) -> Non
     assert read(*(f"quota={quota}" for quota in quotas)).cores == cores
 
 
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [("4:14.2.0-1", "14.2.0"), ("4:13.2.0-7ubuntu1", "13.2.0"), ("15.1", "15.1"), ("(none)", ""), ("", "")],
+)
+def test_the_version_of_a_compiler_that_apt_would_install(said: str, version: str) -> None:
+    assert read(cxx_candidate=said).cxx_candidate == version
+
+
 def test_what_a_process_may_have() -> None:
     found = read(memlock="8192", capabilities="00000000a80465fb", uid="0")
     assert (found.memlock_kib, found.has_ipc_lock, found.is_root) == (8192, True, True)
@@ -92,9 +101,29 @@ def test_ports_are_read_from_both_tables_once() -> None:
     assert read(*(f"listening={line}" for line in lines)).listening == (22, 8910)
 
 
-def test_free_space_of_a_path_with_blanks_and_of_one_that_cannot_be_asked() -> None:
-    found = read("free=1048576 /mnt/my models", "free=- /mnt/gone")
+def test_free_space_of_a_path_with_blanks() -> None:
+    found = read("disk=65024|1048576|2097152|//nas/my share|/mnt/my models")
     assert found.free_bytes == {"/mnt/my models": 2**30}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_one"),
+    [
+        ("7|500|900|/dev/sda1|/a", "7|500|900|/dev/sda1|/b", True),
+        ("7|500|900|/dev/sda1|/a", "8|500|900|/dev/sdb1|/b", False),  # two disks of one kind, both new
+        ("41|500|900|/dev/sda1|/a", "42|500|900|/dev/sda1|/b", True),  # subvolumes of btrfs
+        ("41|500|900|overlay|/a", "8|499|900|/dev/sda1|/b", True),  # a container's root, and a volume beside it
+        ("41|500000|900000|overlay|/a", "8|200000|900000|/dev/sda1|/b", False),
+        ("41|500|900|overlay|/a", "8|500|800|/dev/sda1|/b", False),
+        ("41|500|900|tank/a|/a", "42|500|700|tank/b|/b", True),  # datasets of one ZFS pool
+        ("41|500|900|tank/a|/a", "42|500|700|pool/b|/b", False),
+        ("41|500|900|tmpfs|/a", "42|500|900|tmpfs|/b", False),
+        ("41|500|900|nas:/a|/a", "42|500|900|nas:/b|/b", True),
+    ],
+)
+def test_two_paths_on_one_file_system_are_known(one: str, other: str, is_one: bool) -> None:
+    found = read(f"disk={one}", f"disk={other}")
+    assert found.file_systems == {"/a": "/a", "/b": "/a" if is_one else "/b"}
 
 
 @pytest.mark.parametrize(
@@ -116,25 +145,30 @@ def test_whether_the_clock_is_right(said: str, known: bool | None) -> None:
 @pytest.mark.parametrize(
     ("said", "reached"),
     [
-        ("0 0.012345 000", True),
-        ("22 0.012345 000", True),
-        ("52 0.012345 000", True),  # it speaks no HTTP
-        ("60 0.012345 000", True),  # a certificate that is not known
-        ("28 0.012345 000", True),  # it took the connection, and is slow
-        ("6 0.000000 000", False),
-        ("7 0.000000 000", False),
-        ("28 0.000000 000", False),
-        ("5 0.000000 000", False),
-        ("56 0.012345 403", False),  # a proxy refuses
-        ("0 0.012345 200", True),
-        ("60 0.012345 200", True),
+        ("0 1 000", True),
+        ("22 1 000", True),
+        ("52 1 000", True),  # it speaks no HTTP
+        ("60 1 000", True),  # a certificate that is not known
+        ("28 1 000", True),  # it took the connection, and is slow
+        ("6 0 000", False),
+        ("7 0 000", False),
+        ("28 0 000", False),
+        ("5 0 000", False),
+        ("56 1 403", False),  # a proxy refuses
+        ("0 1 200", True),
+        ("60 1 200", True),
         ("124 - -", False),
         ("0 - -", True),  # python3
         ("1 - -", False),
     ],
 )
 def test_who_takes_the_connection_is_reached(said: str, reached: bool) -> None:
-    assert read(f"reach={said} huggingface.co:443").reachable == {"huggingface.co:443": reached}
+    assert reached_by([f"reach={said} huggingface.co:443"]) == {"huggingface.co:443": reached}
+
+
+def test_an_answer_about_the_network_that_is_not_understood_is_named() -> None:
+    with pytest.raises(ValueError, match="reach=7 /"):
+        reached_by(["reach=7 /"])
 
 
 @pytest.mark.parametrize(
@@ -157,7 +191,7 @@ def test_what_is_tried_of_an_address(address: str, wanted: tuple[str, str, str, 
 def test_a_docker_engine() -> None:
     assert docker(ENGINE) == DockerState(
         command="/usr/bin/docker", version="28.5.2", compose="2.40.3", runtimes=("nvidia", "runc"), has_toolkit=True,
-        root="/var/lib/docker", free_bytes=2**20,
+        root="/var/lib/docker",
     )  # fmt: skip
     assert docker({"command": "", "toolkit": "", "candidate": "(none)"}) == DockerState()
     assert docker({"command": "", "candidate": "26.1.5+dfsg1-9"}).candidate == "26.1.5+dfsg1-9"

@@ -90,6 +90,18 @@ def test_the_runtime_is_the_best_that_the_host_has(facts: dict[str, Any], runtim
     assert why in found[1]
 
 
+def test_every_decision_has_its_reason() -> None:
+    found = {decision.what: (decision.value, decision.why) for decision in plan(machine(card())).decisions}
+    assert found["engine"] == ("beellama-v0.4.3", "the preset's")
+    assert found["artefact"] == ("a release's tarball", "presets/engines.yaml says so")
+    assert found.keys() >= {"runtime", "memory"}
+    other = plan(machine(card()), variant="guide-baseline")
+    assert decided(other, "engine") == ("beellama-07ac3ce", "the variant's")
+    assert decided(plan(machine(card()), engine="beellama-07ac3ce", variant="baseline"), "engine")[1] == (
+        "llama_engine says so"
+    )
+
+
 def test_docker_with_the_card_and_an_image_to_pull_is_the_best() -> None:
     images = {"beellama-v0.4.3-cuda12": f"ghcr.io/beeyard/engine@sha256:{'c' * 64}"}
     solution = plan(machine(card(), docker=DOCKER), catalog(images=images))
@@ -138,6 +150,13 @@ def test_a_host_without_a_usable_card_is_told_why(facts: dict[str, Any], sentenc
     (reason,) = plan(machine(**facts)).reasons
     assert sentence in reason
     assert "Fix: " in reason
+
+
+def test_a_driver_that_a_deploy_installs_first_is_said_to_come() -> None:
+    (reason,) = plan(machine(has_nvidia_smi=False), nvidia_driver="install").reasons
+    assert reason.endswith(
+        "deploy, which installs the driver alone (llama_nvidia_driver), reboot the host, and deploy again"
+    )
 
 
 def test_in_a_rented_pod_the_fix_is_another_pod() -> None:
@@ -190,6 +209,58 @@ def test_an_older_minor_runs_code_that_was_compiled_for_the_card() -> None:
     assert plan(on, catalog(images=images), runtime="compose").fits
 
 
+def released(presets: Catalog, **artefact: Any) -> Catalog:
+    """The same, with facts of the release of the usual engine."""
+    engine = presets.engines["beellama-v0.4.3"]
+    changed = type(engine).model_validate({**engine.model_dump(), "artefact": {"kind": "release", **artefact}})
+    return presets.model_copy(update={"engines": {**presets.engines, "beellama-v0.4.3": changed}})
+
+
+@pytest.mark.case("GPU-03")
+@pytest.mark.parametrize(
+    ("capability", "artefact", "sentence"),
+    [
+        (
+            "8.9",
+            {"cuda": "13.0"},
+            "the engine is compiled with CUDA 13.0. Fix: update the NVIDIA driver, or take",
+        ),
+        (
+            "12.0",
+            {"cuda": "12.4", "architectures": ["86", "89"]},
+            "the engine holds code for architectures 86, 89, and NVIDIA GeForce RTX 4090 is 120. Fix: take another",
+        ),
+        ("8.9", {"cuda": "12.4", "architectures": ["86", "89"]}, ""),
+        ("8.9", {}, ""),
+    ],
+)
+def test_a_release_must_run_on_the_card_by_its_cuda_and_its_architectures(
+    capability: str, artefact: dict[str, Any], sentence: str
+) -> None:
+    found = plan(machine(card(capability=capability)), released(catalog(), **artefact)).reasons
+    assert bool(found) == bool(sentence)
+    assert all(sentence in reason for reason in found)
+
+
+@pytest.mark.case("BLD-03")
+def test_an_image_variant_that_is_named_must_hold_code_for_the_card() -> None:
+    images = {"beellama-v0.4.3-cuda12": f"ghcr.io/beeyard/engine@sha256:{'c' * 64}"}
+    on = machine(card("NVIDIA GeForce RTX 5090", "12.0"), docker=DOCKER, driver_cuda="13.0")
+    (reason,) = plan(on, catalog(images=images), runtime="compose", image_variant="cuda12").reasons
+    assert "the engine holds code for architectures 86, 89, and NVIDIA GeForce RTX 5090 is 120" in reason
+    # One of somebody's own may be for any card: its label is looked at once it is there.
+    own = f"ghcr.io/me/engine@sha256:{'d' * 64}"
+    assert plan(on, catalog(images=images), runtime="compose", image_variant="cuda12", image=own).fits
+
+
+@pytest.mark.case("GPU-03")
+def test_what_a_newer_toolkit_than_the_drivers_compiles_is_told_before_cloning() -> None:
+    nvcc = Nvcc(path="/usr/local/cuda/bin/nvcc", version="13.0.88", architectures=("89",))
+    (reason,) = plan(machine(card(), nvccs=(nvcc,)), compiling(catalog())).reasons
+    assert "speaks CUDA 12.8, and the engine is compiled with CUDA 13.0.88" in reason
+    assert reason.endswith("or install a CUDA toolkit of the driver's major version")
+
+
 RTX_3090 = card("NVIDIA GeForce RTX 3090", "8.6", memory_total_mib=24576)
 RTX_5090 = card("NVIDIA GeForce RTX 5090", "12.0", index=1, uuid="GPU-2", memory_total_mib=32607)
 
@@ -198,11 +269,27 @@ def test_of_several_cards_the_one_with_the_most_memory_is_taken_and_said() -> No
     solution = plan(machine(RTX_3090, RTX_5090))
     assert decided(solution, "card") == (
         "GPU 1 (NVIDIA GeForce RTX 5090)",
-        "the most memory; of GPU 0 (NVIDIA GeForce RTX 3090, 24576 MiB), GPU 1 (NVIDIA GeForce RTX 5090, 32607 MiB)",
+        "the most memory; of GPU 0 (NVIDIA GeForce RTX 3090, 24576 MiB), GPU 1 (NVIDIA GeForce RTX 5090, 32607 MiB). "
+        "One alone: over several, DFlash ends the server under --split-mode tensor",
     )
     assert solution.spec is not None
     assert (solution.spec.card, solution.spec.architectures) == ("GPU-2", ("120",))
     assert "CUDA_VISIBLE_DEVICES=GPU-2" in define(solution.spec).definition
+
+
+@pytest.mark.parametrize(
+    ("variant", "says"),
+    [
+        ("guide-dflash", "One alone: over several, this engine switches off what of DFlash runs on the card"),
+        ("baseline", ""),
+    ],
+)
+def test_where_dflash_would_suffer_on_several_cards_one_is_picked_and_that_is_said(variant: str, says: str) -> None:
+    solution = plan(machine(RTX_3090, RTX_5090), variant=variant)
+    assert ("One alone" in decided(solution, "card")[1]) == bool(says)
+    assert decided(solution, "card")[1].endswith(says)
+    assert solution.spec is not None
+    assert solution.spec.card == "GPU-2"
 
 
 def test_a_server_stays_on_the_card_where_it_runs() -> None:
@@ -218,6 +305,7 @@ def test_a_card_can_be_named(name: str) -> None:
     solution = plan(machine(RTX_3090, RTX_5090), card=name)
     assert solution.spec is not None
     assert solution.spec.card == "GPU-1"
+    assert decided(solution, "card")[1].startswith("llama_card says so; of GPU 0 ")
 
 
 def test_a_card_that_is_not_there_is_named_with_those_that_are() -> None:
@@ -329,6 +417,17 @@ def test_too_little_memory_of_the_host_is_told() -> None:
     assert "MiB of the host's memory, and 1000 are free. Fix: " in reason
 
 
+@pytest.mark.case("MEM-03")
+def test_memory_that_is_short_only_later_is_a_note() -> None:
+    big = {"cache_ram_mib": 8192}
+    assert plan(machine(card()), settings=big).notes == ()
+    solution = plan(machine(card(), memory_limit_mib=12000), settings=big)
+    assert solution.fits, solution.reasons
+    (note,) = solution.notes
+    assert note.startswith("the host's memory may be short later: up to ")
+    assert "prompt cache 8192 MiB, and 12000 are free. Fix: fewer slots" in note
+
+
 @pytest.mark.case("KV-01")
 def test_a_pair_of_cache_types_without_a_kernel_is_refused_or_noted() -> None:
     kv = {"kv": {"k": "q8_0", "v": "q4_0"}}
@@ -400,6 +499,33 @@ def test_an_older_compiler_beside_it_is_taken_in_its_place() -> None:
     assert host_compiler(machine(card(), nvccs=(nvcc,), cxx="13.1.0", gxxs=beside)) is None
 
 
+@pytest.mark.case("BLD-09")
+@pytest.mark.parametrize(
+    ("facts", "version"),
+    [
+        ({"distribution": "debian", "release": "13"}, "14"),
+        ({"distribution": "ubuntu", "release": "26.04", "cxx_candidate": "15.2.0"}, "15.2.0"),
+        ({"distribution": "ubuntu", "release": "24.04"}, ""),
+        ({"distribution": "ubuntu", "release": "26.04"}, ""),  # nobody knows
+        ({"distribution": "debian", "release": "13", "cxx": "12.2.0"}, ""),
+    ],
+)
+def test_a_compiler_that_a_deploy_would_install_and_nvcc_not_take_is_told_before(
+    facts: dict[str, Any], version: str
+) -> None:
+    nvcc = Nvcc(path="/usr/local/cuda/bin/nvcc", version="12.4.131", architectures=("89",))
+    found = plan(machine(card(), nvccs=(nvcc,), **facts), compiling(catalog())).reasons
+    assert bool(found) == bool(version)
+    for reason in found:
+        assert reason.startswith(
+            f"there is no c++ here, the distribution's is version {version}, and CUDA 12.4.131 takes 13 at most. "
+        )
+    beside = (Gxx(path="/usr/bin/g++-12", version="12.4.0"),)
+    solution = plan(machine(card(), nvccs=(nvcc,), gxxs=beside, **facts), compiling(catalog()))
+    assert solution.fits
+    assert any(decision.what == "compiler" for decision in solution.decisions) == bool(version)
+
+
 # ---------------------------------------------------------------------------------------------- model and drafter
 
 
@@ -418,6 +544,12 @@ def test_an_older_compiler_beside_it_is_taken_in_its_place() -> None:
             "is a dflash, early schema drafter; BeeLlama v0.4.3 reads dflash. ",
         ),
         (
+            "beellama-v0.4.3",
+            {"drafter": "dflash-2"},
+            "is a DFlash 2 drafter; BeeLlama v0.4.3 reads dflash. Fix: take a plain DFlash drafter of this model",
+        ),
+        ("beellama-v0.4.3", {"drafter": "dspark"}, "is a DSpark drafter; BeeLlama v0.4.3 reads dflash. Fix: take a"),
+        (
             "beellama-07ac3ce",
             {},
             "is a dflash drafter; BeeLlama v0.2.0+2 reads dflash-draft and dflash, early schema. ",
@@ -431,6 +563,14 @@ def test_a_drafter_in_a_format_that_the_engine_does_not_read_is_named(
     variant = "guide-dflash" if engine == "beellama-07ac3ce" else "dflash"
     found = plan(machine(card()), presets, variant=variant).reasons
     assert any(sentence in reason for reason in found), found
+
+
+@pytest.mark.case("DFL-03")
+def test_an_engine_that_reads_dflash_2_is_given_it() -> None:
+    presets = catalog(draft=DRAFTER.model_copy(update={"drafter": "dflash-2"}))
+    engine = presets.engines["beellama-v0.4.3"].model_copy(update={"reads_dflash_2": True})
+    presets = presets.model_copy(update={"engines": {**presets.engines, "beellama-v0.4.3": engine}})
+    assert plan(machine(card()), presets).fits
 
 
 @pytest.mark.case("DFL-04")

@@ -11,6 +11,7 @@ from beeyard.catalog import CatalogError
 from beeyard.cli import app
 from beeyard.machine import Gpu, Holder, Machine
 from beeyard.survey import Survey, dump, load
+from tests.unit.test_drivers import probe as driver_probe
 
 PROBE: dict[str, Any] = {
     "has_apt": True, "python": "/usr/bin/python3", "curl": "/usr/bin/curl", "prefix_parent": "/opt",
@@ -86,3 +87,14 @@ def test_all_that_stands_against_it_is_told_at_once(tmp_path: Path) -> None:
     told = [line for line in said.splitlines() if line.startswith("[attic] no: ")]
     assert len(told) > 2
     assert all("Fix: " in line for line in told)
+
+
+def test_what_stands_against_a_driver_that_comes_first_is_in_the_plan(tmp_path: Path) -> None:
+    given = survey(llama_preset="gemma-4-31b", llama_nvidia_driver="install")
+    none = given.machine.model_copy(update={"gpus": (), "has_nvidia_smi": False})
+    bare = driver_probe(secure_boot=True, components=["main"])
+    code, said = planned(tmp_path, given.model_copy(update={"machine": none, "driver": bare}))
+    assert code == 3
+    assert "[attic] no: there is no NVIDIA driver here yet" in said
+    assert "[attic] no: apt does not know contrib, non-free, non-free-firmware here" in said
+    assert "[attic] note: Secure Boot is on here" in said
