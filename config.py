@@ -1,10 +1,15 @@
 """pyinfra's own settings, and what to do when it cannot reach a host."""
 
 import logging
+import sys
 
 from pyinfra import config, logger
 
 config.REQUIRE_PYINFRA_VERSION = "~=3.10"
+
+# pyinfra lets Python keep nothing of what it compiles, so that each run would compile its later imports anew: half a
+# second. deploy.py and its like are never kept.
+sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
 ADVICE = (
     ". Fix: check that it is up, and ssh_hostname, ssh_port, ssh_user and ssh_key in the inventory; if the machine "

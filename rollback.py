@@ -2,10 +2,11 @@
 
 from pyinfra import host
 
+from beeyard.deploys.gateway import serves
 from beeyard.deploys.host_spec import our_settings
 from beeyard.operations import servers
 
-settings = our_settings()
+settings = our_settings() if serves() else None
 if settings is not None:
     tools = {"prefix": str(settings.prefix), "guard": str(settings.prefix / "bin" / "guard.py")}
     servers.returned(name="Return to the server before", **tools)

@@ -1,10 +1,10 @@
 """The NVIDIA driver of a host that has none: it comes alone, for no card is known before the next boot."""
 
+from pyinfra import host, logger
 from pyinfra.api import deploy
 
-from beeyard.deploys.host_spec import missing_driver
-from beeyard.deploys.surveyed import refused
-from beeyard.drivers import driver_obstacles
+from beeyard.deploys.surveyed import missing_driver, refused
+from beeyard.drivers import driver_notes, driver_obstacles
 from beeyard.operations import drivers
 
 
@@ -14,6 +14,8 @@ def comes_first() -> bool:
     if probe is None:
         return False
     if not refused(driver_obstacles(probe)):
+        for note in driver_notes(probe):
+            logger.warning(f"{host.print_prefix}{note}")
         bring()
     return True
 

@@ -7,18 +7,18 @@ from typing import NamedTuple
 from pyinfra import host, logger
 
 from beeyard.catalog import CatalogError, load_catalog
-from beeyard.deploys.carried_images import with_carried_image
-from beeyard.deploys.keys import given_key
+from beeyard.deploys.gateway import gateways_before
 from beeyard.deploys.locks import lock_missing
 from beeyard.deploys.sources import named_peer
-from beeyard.deploys.surveyed import look, look_closer, may_look, refused
+from beeyard.deploys.surveyed import look, look_closer, refused
 from beeyard.facts.connections import ConnectionProcess
-from beeyard.facts.driver import NvidiaDriver
+from beeyard.facts.seen import seen
+from beeyard.keys import given_key
 from beeyard.machine import Machine
 from beeyard.plan import report
-from beeyard.probes import DriverProbe, Probe
+from beeyard.probes import Probe
 from beeyard.solution import Solution
-from beeyard.spec import ANY_HOST, HostSettings, ServerSpec, host_settings, resolve
+from beeyard.spec import HostSettings, ServerSpec, host_settings
 from beeyard.survey import decided_text, planned, solved
 
 
@@ -74,27 +74,6 @@ def host_plan() -> Plan | None:
     return None if refused(list(solution.reasons)) else plan
 
 
-def missing_driver() -> DriverProbe | None:
-    """
-    What the current host says of an NVIDIA driver that is to be installed first; None where that is not asked for,
-    not needed, or done. What is wrong with its data is told with its plan.
-    """
-    try:
-        data = host.data.dict()
-        settings = host_settings(data)
-        if settings.nvidia_driver == "present":
-            return None
-        # Whatever its runtime will be: that may depend on the card.
-        if not resolve({**data, "llama_runtime": "supervisor"}, load_catalog(), ANY_HOST).wants_gpu:
-            return None
-        may_look()
-    except CatalogError:
-        return None
-    found = host.get_fact(NvidiaDriver)
-    from_elsewhere = found["has_nvidia_smi"] and not found["installed"]
-    return None if found["works"] or from_elsewhere else found
-
-
 def our_settings() -> HostSettings | None:
     """The current host's data, as far as it is ours; None if it cannot be, which was told then."""
     try:
@@ -105,17 +84,19 @@ def our_settings() -> HostSettings | None:
 
 
 def _plan() -> tuple[Plan | None, Solution]:
-    survey = look()
-    solution, not_locked = solved(survey, load_catalog()), []
+    survey, catalog, not_locked = look(), load_catalog(), list[str]()
+    solution = solved(survey, catalog)
     if solution.spec is not None and solution.spec.unlocked:
-        not_locked = lock_missing(solution.spec)
-        solution = solved(survey, load_catalog())
+        not_locked, catalog = lock_missing(solution.spec), load_catalog()
+        solution = solved(survey, catalog)
     if solution.spec is None:
         return None, solution
-    spec = with_carried_image(solution.spec)
-    given_key(spec)  # what is wrong with it is told now, not after a download
-    survey = look_closer(survey, spec)
-    deploy_pid = os.getpid() if survey.is_here else host.get_fact(ConnectionProcess, _sudo=False)
+    # What is wrong with these is told now, not after a download.
+    given_key(solution.spec)
+    gateways_before(host.name)
+    # Asked with the first look, of which nothing is known any more after the next.
+    deploy_pid = os.getpid() if survey.is_here else seen(ConnectionProcess)
+    survey, spec = look_closer(survey, solution.spec, catalog)
     has_peer = named_peer(spec.model_source) is not None
     plan = Plan(spec, survey.machine, survey.probe, survey.is_here, deploy_pid, has_peer, decided_text(solution))
-    return plan, planned(survey, solution.model_copy(update={"spec": spec}), not_locked)
+    return plan, planned(survey, solution, catalog, not_locked)

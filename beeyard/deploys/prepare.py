@@ -8,6 +8,7 @@ from beeyard import onhost
 from beeyard.carried import supervisor
 from beeyard.catalog import PROJECT, WheelMember
 from beeyard.deploys.host_spec import Plan
+from beeyard.facts.seen import Question
 from beeyard.images import BUILD_SCRIPT, GPUS_TABLE
 from beeyard.operations import deploy_locks, drivers, file_set, kernel_settings, libraries, packages, users
 from beeyard.operations.file_set import Directory, File, Link
@@ -20,17 +21,24 @@ COMPILERS = ("build-essential", "cmake", "ninja-build", "git", "ccache")
 
 
 @deploy("Prepare the host")
-def prepare(plan: Plan) -> None:
-    """Packages, the service's user, directories and tools."""
+def prepare(plan: Plan, questions: list[Question]) -> None:
+    """
+    Packages, the service's user, directories and tools.
+
+    :param questions: what this and all that comes after it will ask of the host
+    """
     if plan.deploy_pid:
         deploy_locks.held(
-            name="Wait for other deploys", directory=str(plan.spec.prefix / "run"), deploy_pid=plan.deploy_pid
+            name="Wait for other deploys",
+            directory=str(plan.spec.prefix / "run"),
+            deploy_pid=plan.deploy_pid,
+            questions=questions,
         )
     if plan.machine.is_root and plan.probe["has_apt"]:
-        packages.installed(name="Install packages", packages=_packages(plan))
+        packages.installed(name="Install packages", packages=packages_of(plan))
     if plan.machine.is_root and plan.spec.user is not None and plan.spec.image is None:
         users.service_user(name="Make the service's user", user=plan.spec.user)
-    file_set.present(name="Write directories and tools", items=_items(plan))
+    file_set.present(name="Write directories and tools", items=tools_of(plan))
     if plan.spec.runtime == "supervisor":
         carried = supervisor()
         libraries.carried(
@@ -71,27 +79,31 @@ def needs_pip(plan: Plan) -> bool:
     return wheel_engine or any(isinstance(source, WheelMember) for source in sources)
 
 
-def _packages(plan: Plan) -> list[str]:
+def packages_of(plan: Plan) -> list[str]:
+    """The Debian packages that its server needs."""
     venv = ["python3-venv"] if needs_pip(plan) and not plan.is_here else []
     engine = () if plan.spec.engine_is_in_image else plan.spec.engine.packages
     compilers = COMPILERS if plan.spec.engine_is_compiled else ()
     return [*BASE_PACKAGES, *venv, *engine, *compilers]
 
 
-def _items(plan: Plan) -> list[file_set.Item]:
+def tools_of(plan: Plan) -> list[file_set.Item]:
+    """The directories and tools that every server of ours needs, as files."""
     spec = plan.spec
     prefix = str(spec.prefix)
+    # What root runs is nobody else's to write. A pod's volume may not know its files' owners.
+    owner = "root" if spec.runtime == "systemd" else None
     folders = ("bin", "engines", "etc", "etc/programs", "lib", "log", "run", "servers")
     items: list[file_set.Item] = [
         Directory(prefix),
         *(Directory(f"{prefix}/{folder}") for folder in folders),
         Directory(str(spec.models_dir)),
-        File(plan.guard, (ONHOST / "guard.py").read_bytes()),
-        File(plan.fetch, (ONHOST / "fetch.sh").read_bytes()),
-        File(plan.engine_tool, (ONHOST / "engine.sh").read_bytes()),
+        File(plan.guard, (ONHOST / "guard.py").read_bytes(), owner=owner),
+        File(plan.fetch, (ONHOST / "fetch.sh").read_bytes(), owner=owner),
+        File(plan.engine_tool, (ONHOST / "engine.sh").read_bytes(), owner=owner),
     ]
     if spec.gpu_at_boot:
-        items.append(File(f"{prefix}/bin/gpu.sh", (ONHOST / "gpu.sh").read_bytes()))
+        items.append(File(f"{prefix}/bin/gpu.sh", (ONHOST / "gpu.sh").read_bytes(), owner=owner))
     if spec.engine_is_compiled:
         carried = {path: (PROJECT / path).read_bytes() for path in (BUILD_SCRIPT, GPUS_TABLE)}
         items.append(Directory(f"{prefix}/lib/build"))
@@ -102,4 +114,7 @@ def _items(plan: Plan) -> list[file_set.Item]:
             File(f"{prefix}/etc/supervisord.conf", conf.encode()),
             Link(f"{prefix}/lib/supervisor", supervisor().name),
         ]
+    if spec.runtime == "supervisor" and plan.machine.is_root and not spec.engine_is_in_image:
+        # A rented pod that starts again is a new container: its start hook installs these first.
+        items.append(File(f"{prefix}/etc/packages", "".join(f"{name}\n" for name in spec.engine.packages).encode()))
     return items

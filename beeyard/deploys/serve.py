@@ -6,9 +6,10 @@ from pyinfra import host
 from pyinfra.api import deploy
 
 from beeyard.catalog import PROJECT
+from beeyard.deploys.gateway import behind, gateways_before, let_gateway_in
 from beeyard.deploys.host_spec import Plan
-from beeyard.deploys.keys import given_key, key_copy
 from beeyard.dialects import argv
+from beeyard.keys import given_key, inner_key, key_copy, known_key
 from beeyard.operations import api_keys, file_set, images, servers
 from beeyard.operations.file_set import Directory, File
 from beeyard.render import define
@@ -19,25 +20,17 @@ from beeyard.survey import DECIDED
 def serve(plan: Plan) -> None:
     """Switch the host to the spec's server, unless it serves already."""
     spec, prefix = plan.spec, str(plan.spec.prefix)
-    api_keys.present(
+    given = inner_key(spec.preset) if gateways_before(host.name) else given_key(spec)
+    # What runs has the key of the copy here: a file that is only repaired is nothing new to it.
+    is_another = given is not None and given != known_key(host.name)
+    key = api_keys.present(
         name="API key",
         path=str(spec.api_key_file),
         owner=spec.user,
         local=str(key_copy(host.name)),
-        given=given_key(spec),
+        given=given,
     )
-    server = define(spec)
-    folder = f"{prefix}/servers/{server.id}"
-    file_set.present(
-        name="Write the server's definition",
-        items=[
-            Directory(folder),
-            File(f"{folder}/server.json", server.server_json.encode()),
-            File(f"{folder}/definition", server.definition.encode()),
-            # With these over its data, whoever asks later finds the same spec.
-            File(f"{folder}/{DECIDED}", plan.decided.encode()),
-        ],
-    )
+    file_set.present(name="Write the server's definition", items=definition_of(plan))
     if spec.image is None:
         servers.accepted_by_engine(
             name="Check the arguments against the engine", arguments=argv(spec), engine=spec.engine.title
@@ -49,13 +42,34 @@ def serve(plan: Plan) -> None:
             arguments=argv(spec),
             architectures=spec.architectures,
         )
-    servers.switched(name="Switch under the gate", prefix=prefix, guard=plan.guard, server_id=server.id)
+    servers.switched(
+        name="Switch under the gate",
+        prefix=prefix,
+        guard=plan.guard,
+        server_id=define(spec).id,
+        behind=behind(host.name),
+        anew=lambda: is_another and key.did_change(),
+    )
+    let_gateway_in(spec=spec)
     servers.summarised(
         name="What serves",
         prefix=prefix,
         guard=plan.guard,
         sentence=lambda state: _summary(plan, state, host),
     )
+
+
+def definition_of(plan: Plan) -> list[file_set.Item]:
+    """The server's definition, as files."""
+    server = define(plan.spec)
+    folder = f"{plan.spec.prefix}/servers/{server.id}"
+    return [
+        Directory(folder),
+        File(f"{folder}/server.json", server.server_json.encode()),
+        File(f"{folder}/definition", server.definition.encode()),
+        # With these over its data, whoever asks later finds the same spec.
+        File(f"{folder}/{DECIDED}", plan.decided.encode()),
+    ]
 
 
 def _summary(plan: Plan, state: dict[str, Any], target: Any) -> str:

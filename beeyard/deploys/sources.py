@@ -8,7 +8,7 @@ from pyinfra import host
 
 from beeyard.catalog import PROJECT, CatalogError
 from beeyard.operations.sent import HereFile, PeerFile
-from beeyard.spec import ServerSpec, host_settings
+from beeyard.spec import ModelFile, ServerSpec, host_settings
 
 PEER = "host:"
 
@@ -40,6 +40,16 @@ def first_source(spec: ServerSpec, path: PurePosixPath, size: int) -> FirstSourc
     places = [Path(PROJECT, source, *names) for names in ((path.parent.name, path.name), (path.name,))]
     found = next((str(place) for place in places if place.is_file() and place.stat().st_size == size), None)
     return FirstSource(sent=HereFile(found) if found else None)
+
+
+def is_sent(spec: ServerSpec, file: ModelFile) -> bool:
+    """
+    Whether this machine or another host of the inventory has a model file for the current one, all of it.
+
+    :raises CatalogError: there is no such host, or it has its models from another one itself
+    """
+    pieces = spec.pieces_of(file)
+    return bool(pieces) and all(first_source(spec, path, piece.size).sent for path, piece in pieces)
 
 
 def named_peer(source: str | None) -> Any:

@@ -129,7 +129,17 @@ class Server:
 def current(prefix: Path) -> Server | None:
     """The server that last passed the gate here, if any."""
     link = prefix / "current"
-    return Server(link.resolve()) if link.exists() else None
+    return Server(link.resolve()) if link.exists() else _running(prefix)
+
+
+def _running(prefix: Path) -> Server | None:
+    """The server that runs though no link names it, known by its command; its link was removed by somebody."""
+    for folder in (prefix / "servers").glob("*"):
+        with contextlib.suppress(Refused, GateFailed, OSError):
+            server = Server(folder)
+            if _is_serving(server):
+                return server
+    return None
 
 
 def previous(prefix: Path) -> Server | None:
@@ -198,6 +208,9 @@ class Keeper(ABC):
         """The processes that may hold its port."""
         return [self.pid()]
 
+    def mend(self, server: Server) -> None:  # noqa: B027 -- most have nothing of the kind
+        """Put right what of the server's definition can be without a restart."""
+
     def settle(self) -> None:  # noqa: B027 -- most have nothing to wait for
         """What is left to wait for once it passed the gate."""
 
@@ -211,14 +224,18 @@ class SystemdKeeper(Keeper):
 
     def is_installed(self, server: Server) -> bool:
         """The unit file is the server's, and enabled."""
-        enabled = subprocess.run(["systemctl", "--quiet", "is-enabled", UNIT], check=False, capture_output=True)
-        return _same(server.definition, UNIT_FILE) and enabled.returncode == 0
+        return _same(server.definition, UNIT_FILE) and self._shown.get("UnitFileState") == "enabled"
 
     def install(self, server: Server) -> None:
         """Write the unit and enable it."""
         _install(server.definition, UNIT_FILE)
         self._systemctl("daemon-reload")
         self._systemctl("--quiet", "enable", UNIT)
+
+    def mend(self, server: Server) -> None:
+        """Enable it again."""
+        if _same(server.definition, UNIT_FILE):
+            self._systemctl("--quiet", "enable", UNIT)
 
     def start(self) -> None:
         """Start it, however often it failed before."""
@@ -231,10 +248,9 @@ class SystemdKeeper(Keeper):
 
     def status(self) -> tuple[int, bool]:
         """The unit's main process; a unit that waits for its next try has failed this one."""
-        shown = self._systemctl("show", "--property=MainPID,ActiveState,SubState", UNIT)
-        fields = dict(row.split("=", 1) for row in shown.splitlines() if "=" in row)
-        failed = fields.get("ActiveState") == "failed" or fields.get("SubState") == "auto-restart"
-        return int(fields.get("MainPID") or 0), failed
+        shown = self._shown
+        failed = shown.get("ActiveState") == "failed" or shown.get("SubState") == "auto-restart"
+        return int(shown.get("MainPID") or 0), failed
 
     def log_tail(self, since: float) -> list[str]:
         """From the journal, once it has written down what it took."""
@@ -247,6 +263,12 @@ class SystemdKeeper(Keeper):
         """Stop, and do not start at boot."""
         if UNIT_FILE.exists():
             self._systemctl("--quiet", "disable", "--now", UNIT)
+
+    @property
+    def _shown(self) -> dict[str, str]:
+        """What systemd says of the unit now."""
+        shown = self._systemctl("show", "--property=MainPID,ActiveState,SubState,UnitFileState", UNIT)
+        return dict(row.split("=", 1) for row in shown.splitlines() if "=" in row)
 
     def _systemctl(self, *words: str) -> str:
         run = subprocess.run(["systemctl", *words], check=False, capture_output=True, text=True)
@@ -670,7 +692,7 @@ def gate(server: Server, vram_before_mib: int | None = None) -> Shown:
                 "it never drafted (no draft_n in the answer's timings), so speculation did not engage. "
                 "Fix: check that the draft model belongs to the model and engine, or take the variant baseline"
             )
-        drafted = f", {taken} of {offered} drafted tokens accepted"
+        drafted = f", {taken} of {offered} drafted tokens accepted{_require_acceptance(server)}"
     speed = timings.get("predicted_per_second", 0.0)
     waited = f"was ready after {ready_at - began:.1f} s"
     return Shown(ready_at, f"{server.title} {waited}, answers with {speed:.1f} tokens/s{drafted}")
@@ -713,9 +735,27 @@ def _post(server: Server, body: Any, key: str | None) -> tuple[int, bytes]:
         raise GateFailed(f"the connection broke in the middle of an answer ({error}){alive}") from error
 
 
-def _require_answer(server: Server, options: dict[str, Any]) -> dict[str, Any]:
-    """Ask for a sensible answer; return its timings."""
-    prompt = server.data["gate"]["prompt"]
+def _require_acceptance(server: Server) -> str:
+    """Where it is wanted, see how many drafted tokens are accepted in answers like those of every day."""
+    asked = server.data["gate"]
+    wanted = asked.get("min_acceptance")  # a definition of an older version does not have it
+    if wanted is None:
+        return ""
+    found = [_require_answer(server, {"max_tokens": asked["proof_tokens"]}, prompt) for prompt in asked["proof"]]
+    offered, taken = (sum(timings.get(name, 0) for timings in found) for name in ("draft_n", "draft_n_accepted"))
+    share = taken / offered if offered else 0.0
+    if share < wanted:
+        raise GateFailed(
+            f"{share:.1%} of its {offered} drafted tokens were accepted, and {wanted:.1%} are wanted "
+            "(llama_gate_min_acceptance). Fix: take another drafter, draft fewer tokens, take the variant baseline, "
+            "or ask for less"
+        )
+    return f", {share:.1%} of {offered} in everyday answers"
+
+
+def _require_answer(server: Server, options: dict[str, Any], prompt: str | None = None) -> dict[str, Any]:
+    """Ask for a sensible answer, to the gate's own prompt if there is no other; return its timings."""
+    prompt = server.data["gate"]["prompt"] if prompt is None else prompt
     body = {"messages": [{"role": "user", "content": prompt}], "cache_prompt": False, **options}
     status, answer = _post(server, body, server.key())
     if status != 200:
@@ -801,9 +841,14 @@ def _drain(server: Server) -> None:
     say(f"an answer is still under way after {limit} s: it is cut off")
 
 
-def _is_serving(server: Server) -> bool:
-    pid = server.keeper.pid()
-    return bool(pid) and _runs_its_command(server, pid) and server.keeper.is_installed(server)
+def _is_serving(server: Server, *, after_mending: bool = False) -> bool:
+    keeper = server.keeper
+    pid = keeper.pid()
+    if not pid or not _runs_its_command(server, pid):
+        return False
+    if after_mending and not keeper.is_installed(server):
+        keeper.mend(server)
+    return keeper.is_installed(server)
 
 
 def _runs_its_command(server: Server, pid: int) -> bool:
@@ -824,10 +869,10 @@ def switch(prefix: Path, wanted_id: str) -> None:
     """
     new = Server(prefix / "servers" / wanted_id)
     old = current(prefix)
-    if old and old.id == new.id and _is_serving(new):
+    if old and old.id == new.id and _is_serving(new, after_mending=True):
         with contextlib.suppress(GateFailed):
             say(gate(new).sentence)
-            _link_engine(new)
+            _link(new)
             return
         say(f"{new.title} runs but does not pass the gate: starting it anew")
     old_pid = old.keeper.pid() if old else 0
@@ -851,10 +896,9 @@ def switch(prefix: Path, wanted_id: str) -> None:
     report = {"showed": showed.sentence, "away_s": round(showed.ready_at - stopped, 2)}
     say(f"{showed.sentence}; {report['away_s']} s without a server")
     (prefix / "run" / "last-switch.json").write_text(json.dumps(report))
-    _point(prefix / "current", f"servers/{new.id}")
     if old and old.id != new.id:
         _point(prefix / "previous", f"servers/{old.id}")
-    _link_engine(new)
+    _link(new)
     _prune(prefix)
 
 
@@ -964,13 +1008,19 @@ def _go_back(new: Server, old: Server | None, error: BaseException, started: flo
     )
 
 
+def _link(server: Server) -> None:
+    """Point ``current`` to a server that passed the gate, and engines/current to its engine."""
+    _point(server.prefix / "current", f"servers/{server.id}")
+    _link_engine(server)
+
+
 def _link_engine(server: Server) -> None:
     """Point engines/current to the engine of a server that passed the gate, engines/previous to the one before."""
     engines, new = server.prefix / "engines", server.engine
     old = _target(engines / "current")
     if (new.name if new else None) == old:
         return
-    if old is not None:
+    if old is not None and (engines / old).exists():
         _point(engines / "previous", old)
     if new is not None:
         _point(engines / "current", new.name)
@@ -1019,6 +1069,7 @@ def state(prefix: Path) -> dict[str, Any]:
         "pid": pid,
         "listener_pids": server.keeper.listener_pids(),
         "runs_its_command": _runs_its_command(server, pid) if pid else False,
+        "is_linked": (prefix / "current").exists(),
         "engine_is_current": _engine_is_current(server),
         "health": _health(server),
         "resident_mib": _kib(status, "VmRSS") // 1024,

@@ -9,6 +9,7 @@ from pyinfra.api import FunctionCommand, QuoteString, StringCommand, operation
 from beeyard.checks import docker_faults
 from beeyard.facts.docker import DockerEngine
 from beeyard.facts.files import FileStates
+from beeyard.facts.seen import seen
 from beeyard.operations.packages import apt_get, apt_install
 from beeyard.operations.refusals import refusal
 
@@ -49,6 +50,11 @@ systemctl restart docker
 """
 
 
+def repository_file(name: str) -> str:
+    """Where apt's line of a repository lies that we add."""
+    return f"/etc/apt/sources.list.d/beeyard-{name}.list"
+
+
 @operation()
 def repository(repository: str, key_url: str, fingerprint: str, line: str) -> Commands:
     """
@@ -59,9 +65,9 @@ def repository(repository: str, key_url: str, fingerprint: str, line: str) -> Co
     + fingerprint: which key that must be, 40 hex digits
     + line: its line of sources.list, which names /usr/share/keyrings/beeyard-REPOSITORY.gpg
     """
-    path = f"/etc/apt/sources.list.d/beeyard-{repository}.list"
+    path = repository_file(repository)
     keyring = f"/usr/share/keyrings/beeyard-{repository}.gpg"
-    found = host.get_fact(FileStates, paths=[path, keyring])
+    found = seen(FileStates, paths=[path, keyring])
     there = found.get(path)
     wanted = hashlib.sha256(f"{line}\n".encode()).hexdigest()
     if there is not None and there["sha256"] == wanted and found.get(keyring) is not None:
@@ -78,7 +84,7 @@ def installed(packages: Sequence[str]) -> Commands:
 
     + packages: what to install if it has not
     """
-    now = host.get_fact(DockerEngine)
+    now = seen(DockerEngine)
     if now.version and now.compose:
         host.noop(f"Docker Engine {now.version} with compose {now.compose} answers")
         return
@@ -96,7 +102,7 @@ def answers(wants_gpu: bool) -> Commands:
     """
     if not state.is_executing:
         return
-    reasons = docker_faults(host.get_fact(DockerEngine), wants_gpu=wants_gpu)
+    reasons = docker_faults(seen(DockerEngine), wants_gpu=wants_gpu)
     if reasons:
         yield refusal(" ".join(reasons))
 
@@ -104,7 +110,7 @@ def answers(wants_gpu: bool) -> Commands:
 @operation()
 def sees_nvidia() -> Commands:
     """Ensure that Docker can give containers the host's NVIDIA cards, by the toolkit that is installed."""
-    now = host.get_fact(DockerEngine)
+    now = seen(DockerEngine)
     if "nvidia" in now.runtimes or now.has_cdi:
         host.noop("Docker knows the NVIDIA runtime")
         return

@@ -5,7 +5,7 @@ from collections.abc import Generator
 from pyinfra import host, logger, state
 from pyinfra.api import FunctionCommand, QuoteString, StringCommand, operation
 
-from beeyard.drivers import NoDriverError, driver_packages
+from beeyard.drivers import NoDriverError, driver_notes, driver_packages
 from beeyard.facts.driver import DriverPackages, GpuIsReady, NvidiaDriver
 from beeyard.facts.files import FileStates
 from beeyard.operations.file_set import File, as_wanted, put
@@ -39,11 +39,13 @@ def installed() -> Commands:
 def awaits_reboot() -> Commands:
     """Tell, at the end of a run, that the driver that was installed is loaded at the next boot. Changes nothing."""
     if state.is_executing:
-        found = host.get_fact(NvidiaDriver)["installed"]
+        found = host.get_fact(NvidiaDriver)
         logger.warning(
-            f"{host.print_prefix}the NVIDIA driver is installed ({_listed(found)}) and is loaded at the next boot, "
-            "which is left to you; no server was put there yet. Fix: reboot the host, then deploy again"
+            f"{host.print_prefix}the NVIDIA driver is installed ({_listed(found['installed'])}) and is loaded at the "
+            "next boot, which is left to you; no server was put there yet. Fix: reboot the host, then deploy again"
         )
+        for note in driver_notes(found):
+            logger.warning(f"{host.print_prefix}{note}")
     yield from ()
 
 

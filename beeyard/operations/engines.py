@@ -6,6 +6,7 @@ from pyinfra import host, logger, state
 from pyinfra.api import QuoteString, StringCommand, operation
 
 from beeyard.facts.host import PackageVersion
+from beeyard.facts.seen import seen
 from beeyard.facts.servers import EngineFiles, Executable
 from beeyard.operations.packages import apt_get, apt_install
 from beeyard.operations.watched import watched
@@ -105,8 +106,8 @@ def from_debian(package: str, version: str, binary: str) -> Generator[StringComm
     + version: what its upstream version must start with
     + binary: the llama-server it brings
     """
-    found = host.get_fact(PackageVersion, package=package)
-    is_there = host.get_fact(Executable, path=binary)
+    found = seen(PackageVersion, package=package)
+    is_there = seen(Executable, path=binary)
     if found is not None and _is_version(found, version) and is_there:
         host.noop(f"package {package} {found} is installed")
         return
@@ -144,7 +145,7 @@ def _emptied(directory: str) -> StringCommand:
 
 
 def _is_intact(directory: str, tool: str) -> bool:
-    found = host.get_fact(EngineFiles, tool=tool, directory=directory)
+    found = seen(EngineFiles, tool=tool, directory=directory)
     if found == "intact":
         host.noop(f"engine {directory} is there")
     elif found != "absent" and state.is_executing:

@@ -9,6 +9,7 @@ from pyinfra import host
 from pyinfra.api import OperationValueError, QuoteString, StringCommand, operation
 
 from beeyard.facts.files import FileState, FileStates
+from beeyard.facts.seen import seen
 
 
 class Directory(NamedTuple):
@@ -48,7 +49,7 @@ def present(items: Sequence[Item]) -> Generator[StringCommand, None, None]:
     A file is written beside its place and moved there, so that it is never seen half. Content travels on stdin:
     no process list shows it.
     """
-    states = host.get_fact(FileStates, paths=[item.path for item in items])
+    states = seen(FileStates, paths=[item.path for item in items])
     wrong = [item for item in items if not as_wanted(item, states.get(item.path))]
     if not wrong:
         host.noop(f"{len(items)} files and directories are as wanted")

@@ -8,6 +8,7 @@ from pyinfra.api import FileUploadCommand, FunctionCommand, QuoteString, StringC
 
 from beeyard.contract import from_label, parse_help, violations
 from beeyard.facts.docker import DockerEngine, ImageHelp, ImageLayers, ImageStates
+from beeyard.facts.seen import seen
 from beeyard.operations.file_set import Directory, File, put
 from beeyard.operations.refusals import refusal
 
@@ -42,7 +43,7 @@ def carried(
     """
     if _is_there(reference):
         return
-    there = host.get_fact(ImageLayers) if host.get_fact(DockerEngine).keeps_layers_apart else []
+    there = host.get_fact(ImageLayers) if seen(DockerEngine).keeps_layers_apart else []
     common = max((_common(layers, others) for others in there), default=0)
     if common:
         logger.info(f"{host.print_prefix}has {common} of the {len(layers)} layers of {reference}")
@@ -66,7 +67,7 @@ def built(
     """
     if _is_there(reference):
         return
-    if state.is_executing and not host.get_fact(DockerEngine).buildx:
+    if state.is_executing and not seen(DockerEngine).buildx:
         yield refusal(
             "docker buildx is missing, which builds the image. Fix: install docker-buildx-plugin (Docker's "
             "repository) or docker-buildx (Debian, Ubuntu), or set llama_image_from to carry or pull"
@@ -107,7 +108,7 @@ def fits(reference: str, arguments: Sequence[str], architectures: Sequence[str])
     """
     if not state.is_executing:
         return
-    found = host.get_fact(ImageStates, references=[reference]).get(reference)
+    found = seen(ImageStates, references=[reference]).get(reference)
     if found is None:
         yield refusal(f"image {reference} is not on the host. Fix: deploy again")
         return
@@ -137,7 +138,7 @@ def _other_cards(engine: str, held: str, wanted: Sequence[str]) -> list[str]:
 
 
 def _is_there(reference: str) -> bool:
-    if reference in host.get_fact(ImageStates, references=[reference]):
+    if reference in seen(ImageStates, references=[reference]):
         host.noop(f"image {reference} is there")
         return True
     return False

@@ -7,6 +7,7 @@ from pyinfra.api import QuoteString, StringCommand, operation
 
 from beeyard.facts.files import FileStates
 from beeyard.facts.host import KernelSettings
+from beeyard.facts.seen import seen
 from beeyard.operations.file_set import File, as_wanted, put
 
 SYSCTL_FILE = "/etc/sysctl.d/80-beeyard.conf"
@@ -51,12 +52,12 @@ def present(values: Mapping[str, str], path: str = SYSCTL_FILE) -> Generator[Str
     + values: by their names, as vm.swappiness; none takes our file away, and leaves the values till the next boot
     + path: our file, all of it
     """
-    there = host.get_fact(FileStates, paths=[path]).get(path)
+    there = seen(FileStates, paths=[path]).get(path)
     if not values:
         yield from _away(path, is_there=there is not None)
         return
     text = HEAD.format("llama_sysctl") + "".join(f"{name} = {value}\n" for name, value in values.items())
-    now = host.get_fact(KernelSettings, names=list(values))
+    now = seen(KernelSettings, names=list(values))
     wrong = [name for name, value in values.items() if now.get(name) != value.split()]
     file = File(path, text.encode())
     if as_wanted(file, there) and not wrong:
@@ -85,7 +86,7 @@ def limited(
     + pid_file: where the number of another one is, if it runs
     + path: our file, all of it
     """
-    there = host.get_fact(FileStates, paths=[path]).get(path)
+    there = seen(FileStates, paths=[path]).get(path)
     if not limits:
         yield from _away(path, is_there=there is not None)
         return

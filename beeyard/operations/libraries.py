@@ -7,6 +7,7 @@ from pyinfra import host
 from pyinfra.api import QuoteString, StringCommand, operation
 
 from beeyard.facts.files import FileStates
+from beeyard.facts.seen import seen
 
 
 @operation()
@@ -17,7 +18,7 @@ def carried(directory: str, tarball: bytes) -> Generator[StringCommand, None, No
     + directory: where to; its name tells one version from another, so what is there is right
     + tarball: the library as a .tar.gz
     """
-    if directory in host.get_fact(FileStates, paths=[directory]):
+    if directory in seen(FileStates, paths=[directory]):
         host.noop(f"library {directory} is there")
         return
     fresh = f"{directory}.new"

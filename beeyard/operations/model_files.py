@@ -8,6 +8,7 @@ from pyinfra import host
 from pyinfra.api import HiddenValue, QuoteString, StringCommand, operation
 
 from beeyard.facts.model_files import ModelFileStates
+from beeyard.facts.seen import seen
 from beeyard.operations.engines import wheel_downloaded
 from beeyard.operations.sent import HereFile, PeerFile
 from beeyard.operations.sent import sent as sending
@@ -109,7 +110,7 @@ def removed(path: str) -> Commands:
 
 
 def _is_verified(path: str, sha256: str, fetch: str) -> bool:
-    ((state, _),) = host.get_fact(ModelFileStates, fetch=fetch, files=[(path, sha256)])
+    ((state, _),) = seen(ModelFileStates, fetch=fetch, files=[(path, sha256)])
     if state == "verified":
         host.noop(f"model file {path} is verified")
     return bool(state == "verified")

@@ -8,6 +8,7 @@ from pyinfra.api import QuoteString, StringCommand, operation
 
 from beeyard import onhost
 from beeyard.facts.host import InstalledPackages
+from beeyard.facts.seen import seen
 from beeyard.operations.watched import WatchedCommand, watched
 
 APT = (Path(onhost.__file__).parent / "apt.sh").read_text()
@@ -40,7 +41,7 @@ def installed(packages: Sequence[str], wait_s: int = WAIT_S) -> Generator[String
     + packages: their names, or names that others provide
     + wait_s: seconds to wait for another apt
     """
-    there = host.get_fact(InstalledPackages)
+    there = seen(InstalledPackages, packages=list(packages))
     missing = [package for package in packages if package not in there]
     if not missing:
         host.noop("packages are installed")

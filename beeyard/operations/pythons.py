@@ -6,6 +6,7 @@ from pyinfra import host
 from pyinfra.api import QuoteString, StringCommand, operation
 
 from beeyard.facts.pythons import PipWorks
+from beeyard.facts.seen import seen
 
 
 @operation()
@@ -17,7 +18,7 @@ def with_pip(directory: str) -> Generator[StringCommand, None, None]:
 
     One whose Python went away (a pod that came back with another image) is made anew.
     """
-    if host.get_fact(PipWorks, python=f"{directory}/bin/python"):
+    if seen(PipWorks, python=f"{directory}/bin/python"):
         host.noop(f"{directory} has pip")
         return
     yield StringCommand("python3 -m venv --clear", QuoteString(directory))

@@ -6,7 +6,9 @@ from pyinfra import host, logger, state
 from pyinfra.api import FunctionCommand, QuoteString, StringCommand, operation
 
 from beeyard.contract import parse_help, violations
+from beeyard.facts.seen import seen
 from beeyard.facts.servers import EngineHelp, ServerState
+from beeyard.operations.gateways import Behind, rolled
 from beeyard.operations.refusals import refusal
 
 Commands = Generator[StringCommand | FunctionCommand, None, None]
@@ -20,7 +22,7 @@ def accepted_by_engine(arguments: Sequence[str], engine: str) -> Commands:
     + arguments: the server's command, the binary first
     + engine: what to call it in messages
     """
-    text = host.get_fact(EngineHelp, binary=arguments[0])
+    text = seen(EngineHelp, binary=arguments[0])
     if text is None:
         if state.is_executing:
             yield refusal(f"{arguments[0]} is not there, or prints no help. Fix: deploy again")
@@ -39,23 +41,29 @@ def accepted_by_engine(arguments: Sequence[str], engine: str) -> Commands:
 
 
 @operation()
-def switched(prefix: str, guard: str, server_id: str) -> Commands:
+def switched(
+    prefix: str, guard: str, server_id: str, behind: Behind | None = None, anew: Callable[[], bool] | None = None
+) -> Commands:
     """
     Ensure that one of the servers under PREFIX/servers is the one that serves, and that it passed the gate.
 
     + prefix: where Beeyard lives on the host
     + guard: guard.py on the host
     + server_id: which one
+    + behind: the gateway that the host is taken out of meanwhile, one host at a time
+    + anew: whether one that serves must pass the gate again, or be started anew: it read its key when it started
 
     If it fails the gate, the server before it serves again and the operation fails.
     """
-    now = host.get_fact(ServerState, guard=guard, prefix=prefix)
+    now = seen(ServerState, guard=guard, prefix=prefix)
     serves = now["current"] == server_id and now["installed"] and now["runs_its_command"] and now["health"] == 200
-    serves = serves and now.get("engine_is_current", True)  # a guard of an older version does not say
-    if serves:
+    # A guard of an older version does not say.
+    serves = serves and now.get("is_linked", True) and now.get("engine_is_current", True)
+    if serves and not (state.is_executing and anew is not None and anew()):
         host.noop(f"{now['title']} serves")
         return
-    yield StringCommand("python3", QuoteString(guard), "switch", QuoteString(prefix), QuoteString(server_id))
+    switch = StringCommand("python3", QuoteString(guard), "switch", QuoteString(prefix), QuoteString(server_id))
+    yield switch if behind is None else rolled(switch, behind)
 
 
 @operation()
@@ -66,7 +74,7 @@ def returned(prefix: str, guard: str) -> Commands:
     + prefix: where Beeyard lives on the host
     + guard: guard.py on the host
     """
-    now = host.get_fact(ServerState, guard=guard, prefix=prefix)
+    now = seen(ServerState, guard=guard, prefix=prefix)
     if now["current"] is None:
         yield refusal("no server was deployed here. Fix: deploy first")
     else:
@@ -81,7 +89,7 @@ def stopped(prefix: str, guard: str) -> Commands:
     + prefix: where Beeyard lives on the host
     + guard: guard.py on the host
     """
-    now = host.get_fact(ServerState, guard=guard, prefix=prefix)
+    now = seen(ServerState, guard=guard, prefix=prefix)
     if now["current"] is None or not (now["pid"] or now["installed"]):
         host.noop("no server runs")
         return
@@ -98,5 +106,5 @@ def summarised(prefix: str, guard: str, sentence: Callable[[dict[str, object]], 
     + sentence: makes the text from the guard's look at the server
     """
     if state.is_executing:
-        logger.info(sentence(host.get_fact(ServerState, guard=guard, prefix=prefix)))
+        logger.info(sentence(seen(ServerState, guard=guard, prefix=prefix)))
     yield from ()

@@ -5,6 +5,7 @@ from collections.abc import Generator
 from pyinfra import host
 from pyinfra.api import QuoteString, StringCommand, operation
 
+from beeyard.facts.seen import seen
 from beeyard.facts.users import UserExists
 
 
@@ -15,7 +16,7 @@ def service_user(user: str) -> Generator[StringCommand, None, None]:
 
     + user: the name
     """
-    if host.get_fact(UserExists, user=user):
+    if seen(UserExists, user=user):
         host.noop(f"user {user} is there")
         return
     yield StringCommand(
