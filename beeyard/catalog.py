@@ -12,6 +12,8 @@ PROJECT = Path(__file__).parents[1]
 PRESETS = PROJECT / "presets"
 # More folders of presets, separated as in PATH; what they name is added to ours or replaces it.
 PRESETS_VARIABLE = "BEEYARD_PRESETS"
+# libyaml's where PyYAML has it: a tenth of the time, and each deploy reads all presets.
+SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 T = TypeVar("T")
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -22,6 +24,7 @@ ImageDigest = Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64}|l
 ImageReference = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][\w./:-]*@sha256:[0-9a-f]{64}$")]
 LoadMode = Literal["mmap", "none", "mlock", "mmap+mlock"]
 OnOffAuto = Literal["on", "off", "auto"]
+Drafter = Literal["early", "dflash-2", "dspark"]
 NgramType = Literal["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"]
 
 
@@ -108,10 +111,17 @@ class WheelArtefact(Strict):
 
 
 class ReleaseArtefact(Strict):
-    """An engine in a .tar.gz, whose address, size and hash are in the lock."""
+    """
+    An engine in a .tar.gz, whose address, size and hash are in the lock.
+
+    ``cuda`` is what it was compiled with and ``architectures`` are the cards that it holds code for, as CMake writes
+    them, where that is known.
+    """
 
     kind: Literal["release"]
     binary: str = "llama-server"
+    cuda: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$")] | None = None
+    architectures: tuple[Annotated[str, StringConstraints(pattern=r"^\d{2,3}$")], ...] = ()
 
 
 class DebianArtefact(Strict):
@@ -147,9 +157,13 @@ class Engine(Strict):
     asset: str | None = None
     accelerator: Literal["cuda", "cpu"]
     cpu_flags: tuple[str, ...] = ()
+    # The oldest glibc that it runs with, as 2.35.
+    min_glibc: Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$")] | None = None
     packages: tuple[str, ...] = ()
     # Whether somebody else's build has CUDA kernels for all pairs of cache types (GGML_CUDA_FA_ALL_QUANTS).
     fa_all_quants: bool | None = None
+    # Whether it reads DFlash 2's drafters: BeeLlama from v0.4.4, llama.cpp from pull request 27816 (2026-08-27).
+    reads_dflash_2: bool = False
     artefact: Artefact
 
     @model_validator(mode="after")
@@ -259,12 +273,17 @@ class Baseline(Strict):
 
 
 class DFlash(Strict):
-    """A DFlash drafter proposes a block, the model verifies it."""
+    """
+    A DFlash drafter proposes a block, the model verifies it.
+
+    ``adaptive``: whether the engine changes the depth by itself, as drafts do well or badly (BeeLlama's own default).
+    """
 
     kind: Literal["dflash"]
     draft_model: str
     cross_context: int | None = Field(default=None, gt=0)
     draft_max: int | None = Field(default=None, gt=0)
+    adaptive: bool | None = None
 
 
 class Mtp(Strict):
@@ -296,6 +315,14 @@ class Gate(Strict):
     # Invites repetition, so that n-gram decoding too has something to draft from.
     prompt: str = "Please say: " + " ".join([_SENTENCE] * 4)
     max_tokens: int = Field(default=96, gt=0)
+    # Of the tokens drafted for answers to `proof`, how many must be accepted, 0 to 1; None: nothing of it is asked.
+    min_acceptance: Annotated[float, Field(ge=0, le=1)] | None = None
+    # Unlike the prompt above these invite no repetition: what is accepted there is accepted in daily work, too.
+    proof: tuple[str, ...] = (
+        "Write a Python class for a priority queue with decrease-key, with type hints and unit tests.",
+        "Explain in four paragraphs how a bee colony decides where to live, and what people took from that.",
+    )
+    proof_tokens: int = Field(default=256, gt=0)
 
 
 class Variant(Strict):
@@ -401,8 +428,9 @@ class Gguf(Strict):
     words: int | None = None
     # Of all its words in order: a drafter's must be its target's.
     vocabulary: str | None = None
-    # Of a DFlash drafter in the schema before the one that upstream merged, which has the same architecture's name.
-    drafter: Literal["early"] | None = None
+    # Of a drafter that has the architecture's name of plain DFlash and is another kind: in the schema before the one
+    # that upstream merged; DFlash 2, with a selector; DSpark, with a Markov head.
+    drafter: Drafter | None = None
 
 
 class PartLock(Strict):
@@ -463,6 +491,12 @@ def pick(table: Mapping[str, T], name: str, kind: str) -> T:
     return table[name]
 
 
+def preset_folders() -> list[Path]:
+    """Ours, then those that BEEYARD_PRESETS names: what they hold goes before ours."""
+    more = os.environ.get(PRESETS_VARIABLE, "")
+    return [PRESETS, *(Path(folder) for folder in more.split(os.pathsep) if folder)]
+
+
 def load_catalog(folders: list[Path] | None = None) -> Catalog:
     """
     Read every preset file of the project, then of the folders that BEEYARD_PRESETS names.
@@ -470,8 +504,7 @@ def load_catalog(folders: list[Path] | None = None) -> Catalog:
     :raises CatalogError: a file that is not YAML, or a key or value that is not allowed, by name.
     """
     if folders is None:
-        more = os.environ.get(PRESETS_VARIABLE, "")
-        folders = [PRESETS, *(Path(folder) for folder in more.split(os.pathsep) if folder)]
+        folders = preset_folders()
     tables: dict[str, Any] = {name: {} for name in Catalog.model_fields}
     for folder in folders:
         if not folder.is_dir():
@@ -506,7 +539,7 @@ def _read(file: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
     try:
-        content = yaml.safe_load(file.read_text())
+        content = yaml.load(file.read_text(), Loader=SAFE_LOADER)  # noqa: S506 -- both are safe
     except yaml.YAMLError as error:
         raise CatalogError(f"{file.name} is not YAML ({error}). Fix: correct its syntax") from error
     if content is None:

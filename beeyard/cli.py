@@ -1,42 +1,44 @@
 """The command `beeyard`: what can be seen and prepared without a host. A usage error or a bad preset exits with 2."""
 
 import json
-import os
 import shlex
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from beeyard import image_build, locking, measured, survey
+from beeyard import image_build, locking, survey
 from beeyard import newest as newest_engine
-from beeyard.bench import record, run, summary, terminal
-from beeyard.bench.client import BenchError, Server
-from beeyard.bench.gpu import Sampler
-from beeyard.bench.workloads import questions
 from beeyard.catalog import PRESETS, PROJECT, Catalog, CatalogError, load_catalog, pick
+from beeyard.clouds.needs import DoesNotFit
+from beeyard.clouds.pods import CloudError
+from beeyard.commands import bench, doctor, drift, export, logs, pods, status
+from beeyard.commands.options import Data, Limit
 from beeyard.dialects import argv
-from beeyard.images import SBOM_SCANNER, architecture, builds, published_name
+from beeyard.hosts import Target, pairs
+from beeyard.images import SANDBOX_IMAGE, SBOM_SCANNER, architecture, builds, published_name
 from beeyard.lockfile import add_base, add_image
 from beeyard.plan import report
 from beeyard.render import CLONE_PRESET, clone_compose, define, rendered_files
 from beeyard.spec import ANY_HOST, Runtime, ServerSpec, every_variant, resolve
-from beeyard.survey import SURVEY_FILE
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app.add_typer(bench.app)
+app.add_typer(pods.app, name="pods")
+for command in (
+    status.status, doctor.doctor, logs.logs, drift.drift, drift.drift_timer, export.export,
+):  # fmt: skip
+    app.command()(command)
 USAGE = 2
 DOES_NOT_FIT = 3
 CHECK_FAILED = 4
-NOT_MEASURED = 6
+CLOUD_REFUSED = 7
 
 Preset = Annotated[str, typer.Argument(metavar="SERVER", help="A server of presets/servers.yaml.")]
 VariantName = Annotated[str, typer.Argument(metavar="VARIANT", help="One of its variants.")]
@@ -160,13 +162,13 @@ def lock_images(
         str | None, typer.Option("--from", help="Lock the engines' images of this repository instead.")
     ] = None,
 ) -> None:
-    """Ask the registries for the digests of the images' bases and the SBOM's scanner; write them into the lock."""
+    """Ask the registries for the digests of the images' bases, the SBOM's scanner, the sandbox; write them down."""
     catalog = load_catalog()
     if published is not None:
         _lock_published(catalog, published, file)
         return
     names = {base for variant in catalog.images.values() for base in (variant.build_base, variant.server_base)}
-    for name in sorted(names | {SBOM_SCANNER}):
+    for name in sorted(names | {SBOM_SCANNER, SANDBOX_IMAGE}):
         if catalog.lock.bases.get(name) == "local":
             typer.echo(f"{name} is one of your own: left as it is")
             continue
@@ -209,18 +211,18 @@ def plan(
     target: Annotated[
         str | None, typer.Argument(metavar="[TARGET]", help="An inventory, as homelab; none with --facts.")
     ] = None,
-    data: Annotated[list[str] | None, typer.Option("--data", help="KEY=VALUE over the hosts' data.")] = None,
-    limit: Annotated[list[str] | None, typer.Option("--limit", help="Only this host.")] = None,
+    data: Data = None,
+    limit: Limit = None,
     facts: Annotated[Path | None, typer.Option("--facts", help="Plan from such a file, without the hosts.")] = None,
     save_facts: Annotated[Path | None, typer.Option("--save-facts", help="Keep what the hosts said.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, every value with its reason.")] = False,
 ) -> None:
     """Say what hosts would run, and all that stands against it; 3 if something does. Changes nothing."""
-    given = dict(_pair(item) for item in data or [])
+    given = pairs(data)
     if facts is not None:
         seen, unseen = survey.load(_read(facts), str(facts)), 0
     elif target is not None:
-        seen, unseen = _surveyed(target, given, limit or [])
+        seen, unseen = _surveyed(Target(target, given, limit or []))
     else:
         raise CatalogError(
             "plan for whom? Fix: name an inventory, as in `beeyard plan homelab`, or a file with --facts"
@@ -231,7 +233,7 @@ def plan(
     plans = {}
     for host in seen:
         host = host.model_copy(update={"data": {**host.data, **given}})  # noqa: PLW2901
-        plans[host.name] = survey.planned(host, survey.solved(host, catalog), [])
+        plans[host.name] = survey.planned(host, survey.solved(host, catalog), catalog, [])
     if as_json:
         typer.echo(json.dumps({name: found.model_dump(mode="json") for name, found in plans.items()}, indent=1))
     else:
@@ -241,40 +243,14 @@ def plan(
     raise typer.Exit(unseen if all(found.fits for found in plans.values()) else DOES_NOT_FIT)
 
 
-def _surveyed(target: str, data: Mapping[str, Any], limit: list[str]) -> tuple[list[survey.Survey], int]:
-    """Have pyinfra look at the hosts of an inventory; how it ended, too, as some may not answer."""
-    inventory = PROJECT / "inventories" / f"{target}.py"
-    if not inventory.is_file():
-        known = sorted(path.stem for path in inventory.parent.glob("*.py"))
-        raise CatalogError(f"there is no inventories/{target}.py. Fix: TARGET is one of {', '.join(known)}")
-    words = [word for key, value in data.items() for word in ("--data", f"{key}={value}")]
-    words += [word for host in limit for word in ("--limit", host)]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "facts"
-        run = subprocess.run(
-            [sys.executable, "-m", "pyinfra", *words, str(inventory), "survey.py", "--yes"], check=False,
-            cwd=PROJECT, capture_output=True, text=True, env={**os.environ, SURVEY_FILE: str(file)},
-        )  # fmt: skip
-        seen = (
-            [survey.Survey.model_validate_json(line) for line in file.read_text().splitlines()]
-            if file.exists()
-            else []
-        )
-    if run.returncode:  # of some hosts at least there are no facts
-        typer.echo(run.stderr, err=True, nl=False)
+def _surveyed(target: Target) -> tuple[list[survey.Survey], int]:
+    """What the hosts say, and how it ended, as some may not answer: that is shown."""
+    seen, code, said = target.surveyed()
+    if code:
+        typer.echo(said, err=True, nl=False)
     if not seen:
-        raise typer.Exit(run.returncode or 1)
-    return seen, run.returncode
-
-
-def _pair(item: str) -> tuple[str, Any]:
-    key, equals, value = item.partition("=")
-    if not equals:
-        raise CatalogError(f"--data holds {item!r}, which sets nothing. Fix: write it as KEY=VALUE")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
+        raise typer.Exit(code or 1)
+    return seen, code
 
 
 def _read(file: Path) -> str:
@@ -354,68 +330,6 @@ def ask(
     typer.echo(f"{f'{speed:.1f} tokens/s' if speed else 'no timings'}{drafted}, {took:.1f} s in all")
 
 
-@app.command()
-def bench(
-    target: Annotated[
-        str | None, typer.Argument(metavar="[TARGET]", help="An inventory with the server's host; none: --url alone.")
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option("--url", help="The server; by default where TARGET's host has it.")
-    ] = None,
-    key_file: Annotated[Path | None, typer.Option("--key-file", help="Its API key.")] = None,
-    workload: Annotated[
-        list[str] | None, typer.Option("--workload", help="NAME or NAME/PROMPT, as often as wanted; all: every one.")
-    ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each prompt is asked.")] = 3,
-    warm_ups: Annotated[int, typer.Option("--warm-ups", min=0, help="Unscored requests before the first.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of sampling and of the statistics.")] = 1,
-    out: Annotated[Path | None, typer.Option("--out", help="The record's file.")] = None,
-    limit: Annotated[list[str] | None, typer.Option("--limit", help="Only this host of TARGET.")] = None,
-    data: Annotated[list[str] | None, typer.Option("--data", help="KEY=VALUE over the host's data.")] = None,
-    name: Annotated[str, typer.Option("--variant", help="What a server of --url alone is called.")] = "server",
-    price: Annotated[float | None, typer.Option("--price", min=0, help="US dollars an hour of the host.")] = None,
-    smi: Annotated[
-        str | None, typer.Option("--smi", help="What asks its nvidia-smi, as 'ssh attic nvidia-smi'.")
-    ] = None,
-    with_text: Annotated[bool, typer.Option("--text/--no-text", help="Whether answers go into the record.")] = True,
-    with_gaps: Annotated[
-        bool, typer.Option("--gaps/--no-gaps", help="Whether every gap between tokens does.")
-    ] = True,
-) -> None:
-    """Measure the server that runs: speed by prompt, drafts accepted, faults; 6 if too few answers were good."""
-    who = _measured(target, url, key_file, dict(_pair(item) for item in data or []), limit or [])
-    catalog = load_catalog()
-    names = list(catalog.workloads) if workload and "all" in workload else workload or ["guide"]
-    console = terminal.console()
-    with Server(who.url, who.key) as server:
-        server.await_ready()
-        props = server.props()
-        asked, notes = questions(catalog.workloads, names, server.count_tokens, props.get("n_ctx"))
-        variant, host = who.variant(name, props), who.host(price)
-        session = run.Session(server, asked, seed=seed, keeps_text=with_text, keeps_gaps=with_gaps)
-        watch = shlex.split(smi) if smi else ["nvidia-smi"] if who.has_card_here else None
-        sampler = Sampler(watch, session.began, who.own_pids, lambda: variant.name) if watch else None
-        with terminal.Progressing(console, len(asked) * rounds) as progress:
-            found = run.run(session, variant, host, rounds, warm_ups, sampler, progress.tell, [*who.notes, *notes])
-    file = out or PROJECT / ".beeyard" / "bench" / f"{host.name}-{variant.name}-{found.began:%Y%m%dT%H%M%SZ}.json"
-    record.save(found, file)
-    terminal.show(found, console)
-    typer.echo(f"record: {file}")
-    raise typer.Exit(NOT_MEASURED if summary.too_few(found) else 0)
-
-
-def _measured(
-    target: str | None, url: str | None, key_file: Path | None, data: dict[str, Any], limit: list[str]
-) -> measured.Measured:
-    if target is None:
-        return measured.by_address(url, key_file)
-    seen, _ = _surveyed(target, data, limit)
-    if len(seen) != 1:
-        names = ", ".join(host.name for host in seen)
-        raise BenchError(f"{target} has {len(seen)} hosts: {names}. Fix: name one, as in --limit {seen[0].name}")
-    return measured.of_host(seen[0], load_catalog(), url, key_file)
-
-
 def _spec(
     server: str, variant: str, engine: str | None, prefix: str, runtime: Runtime | str = "systemd"
 ) -> ServerSpec:
@@ -436,7 +350,12 @@ def main() -> None:
         app()
     except CatalogError as error:
         print(error, file=sys.stderr)
-        sys.exit(USAGE)
+        sys.exit(_code(error))
+
+
+def _code(error: CatalogError) -> int:
+    kinds = {DoesNotFit: DOES_NOT_FIT, CloudError: CLOUD_REFUSED}
+    return next((code for kind, code in kinds.items() if isinstance(error, kind)), USAGE)
 
 
 if __name__ == "__main__":

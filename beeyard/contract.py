@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -120,6 +120,23 @@ def changes(old: FlagTable, new: FlagTable) -> tuple[list[str], list[str]]:
         if flag.choices and name in new and (more := [w for w in new[name].choices if w not in flag.choices]):
             gained.append(f"{name} also takes {', '.join(more)}")
     return lost, gained
+
+
+def options(arguments: Iterable[str]) -> dict[str, list[str]]:
+    """
+    A command's flags in their order, each with what follows it; the program itself is called ``program``.
+
+    A number is no flag, also a negative one. A flag that stands there twice has the values of both.
+    """
+    found: dict[str, list[str]] = {}
+    flag = "program"
+    for word in arguments:
+        if found and re.match(r"-[^\d.]", word):
+            flag, equals, value = word.partition("=")
+            found.setdefault(flag, []).extend([value] if equals else [])
+        else:
+            found.setdefault(flag, []).append(word)
+    return found
 
 
 def violations(arguments: Sequence[str], table: FlagTable, engine: str) -> list[str]:

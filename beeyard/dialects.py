@@ -55,7 +55,7 @@ def _when(condition: bool, *words: str) -> Words:
     return list(words) if condition else []
 
 
-def _optional(flag: str, value: int | None) -> Words:
+def _optional(flag: str, value: int | str | None) -> Words:
     return [] if value is None else [flag, str(value)]
 
 
@@ -90,12 +90,14 @@ def _speculation(spec: ServerSpec, flags: FlagTable) -> Words:
 
 def _guide(spec: ServerSpec, flags: FlagTable) -> Words:
     match spec.decoding:
-        case DFlash(cross_context=cross, draft_max=depth):
+        case DFlash(cross_context=cross, draft_max=depth, adaptive=adaptive):
+            switch = {None: [], True: ["--spec-dm-adaptive"], False: ["--no-spec-dm-adaptive"]}
             return [
                 *_draft_model(spec),
                 *("--spec-type", "dflash"),
                 *_optional("--spec-dflash-cross-ctx", cross),
                 *_optional("--spec-draft-n-max", depth),
+                *switch[adaptive],
             ]
         case Mtp():
             raise _cannot(spec, "multi-token prediction (draft-mtp)")
@@ -107,11 +109,15 @@ def _upstream(spec: ServerSpec, flags: FlagTable) -> Words:
     match spec.decoding:
         case DFlash(cross_context=int()):
             raise _cannot(spec, "cross context")
-        case DFlash(draft_max=depth):
+        case DFlash(adaptive=bool()) if "--spec-dm-controller" not in flags:
+            raise _cannot(spec, "a depth that adapts itself")
+        case DFlash(draft_max=depth, adaptive=adaptive):
+            controller = {None: None, True: "profit", False: "off"}[adaptive]
             return [
                 *_draft_model(spec),
                 *("--spec-type", "draft-dflash"),
                 *_optional("--spec-draft-n-max", depth),
+                *_optional("--spec-dm-controller", controller),
             ]
         case Mtp(draft_max=depth):
             return ["--spec-type", "draft-mtp", *_optional("--spec-draft-n-max", depth)]

@@ -16,6 +16,8 @@ HELD = "/opt/llama/engine.json"
 FLAGS_LABEL = "beeyard.flags"
 # Lists what a published image holds, its packages above all.
 SBOM_SCANNER = "docker/buildkit-syft-scanner:stable-1"
+# What models' modules are tried in, where no image of ours has Python.
+SANDBOX_IMAGE = "python:3.13-slim"
 BUILD_SCRIPT = "image/build-engine.sh"
 GPUS_TABLE = "presets/gpus.yaml"
 # All that Dockerfile.cuda reads of the project to make a server.
@@ -151,6 +153,22 @@ def locked_scanner(catalog: Catalog) -> str:
     if SBOM_SCANNER not in catalog.lock.bases:
         raise _unlocked(f"{SBOM_SCANNER}, which writes the SBOM,")
     return locked_base(catalog, SBOM_SCANNER)
+
+
+def sandbox_images(catalog: Catalog) -> list[str]:
+    """
+    Images that models' modules may be tried in, the best first: Python's own, then our pods', which have it.
+
+    Python's is by digest once the lock has one, and by its tag until then; a record has the image's id either way.
+    """
+    own = SANDBOX_IMAGE if SANDBOX_IMAGE not in catalog.lock.bases else locked_base(catalog, SANDBOX_IMAGE)
+    pods = [
+        pod_tag(tag(engine, variant))
+        for engine, found in catalog.engines.items()
+        for variant in catalog.images
+        if found.commit is not None
+    ]
+    return [own, *pods]
 
 
 def _unlocked(what: str) -> CatalogError:

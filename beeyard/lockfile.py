@@ -1,13 +1,20 @@
 """Writing presets/lock.yaml: one entry at a time, the rest of the file as it was. Pure but for the file."""
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
 import yaml
 
-from beeyard.catalog import CatalogError, EngineLock, FileLock, Strict
+from beeyard.catalog import PRESETS, PRESETS_VARIABLE, CatalogError, EngineLock, FileLock, Strict
 from beeyard.gguf_header import read_header
+
+
+def default_file() -> Path:
+    """Where new entries go: beside the presets that BEEYARD_PRESETS adds, else into the project's own."""
+    folders = [folder for folder in os.environ.get(PRESETS_VARIABLE, "").split(os.pathsep) if folder]
+    return Path(folders[-1] if folders else PRESETS) / "lock.yaml"
 
 
 def local_lock(file: Path) -> FileLock:

@@ -232,9 +232,13 @@ def _command_lines(words: list[str], variables: Mapping[str, str] | None = None)
 
 
 def _fetch_lines(specs: Iterable[ServerSpec]) -> list[str]:
-    """Address, place, size and sha256 of each model file that comes from the network, a file a line."""
+    return [", ".join(compose_quoted(word) for word in words) + "," for words in fetched(specs)]
+
+
+def fetched(specs: Iterable[ServerSpec]) -> list[tuple[str, str, str, str]]:
+    """Address, place, size and sha256 of each file that comes from the network; 0 and unlocked where not locked."""
     files = {file.name: (spec, file) for spec in specs for file in spec.model_files}
-    lines = []
+    found = []
     for spec, file in files.values():
         match file.source:
             case HubFile() as source:
@@ -248,8 +252,8 @@ def _fetch_lines(specs: Iterable[ServerSpec]) -> list[str]:
         for path, size, sha256 in pieces or [(spec.path_of(file), "0", "unlocked")]:
             address = url if path == spec.path_of(file) else f"{url.rpartition('/')[0]}/{path.name}"
             place = str(path.relative_to(spec.models_dir))
-            lines.append(", ".join(compose_quoted(word) for word in (address, place, size, sha256)) + ",")
-    return lines
+            found.append((address, place, size, sha256))
+    return found
 
 
 def _bracketed(address: str) -> str:
@@ -289,6 +293,11 @@ def _environment() -> Environment:
     return Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True  # noqa: S701
     )  # fmt: skip
+
+
+def rendered(template: str, **variables: object) -> str:
+    """A template below templates/, with every variable that it names."""
+    return _render(template, **variables)
 
 
 def _render(template: str, **variables: object) -> str:

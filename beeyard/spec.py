@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError, field_validator
 
 from beeyard import images
 from beeyard.catalog import (
     PROJECT,
+    Baseline,
     Catalog,
     CatalogError,
     Decoding,
@@ -19,6 +20,7 @@ from beeyard.catalog import (
     EngineLock,
     FileLock,
     Gate,
+    HubFile,
     ImageReference,
     LoadMode,
     Mtp,
@@ -34,6 +36,8 @@ from beeyard.catalog import (
 
 # Ours among the keys of host.data, as ssh_ marks the SSH connector's. A typo after it is an error.
 PREFIX = "llama_"
+
+_DECODING: TypeAdapter[Decoding] = TypeAdapter(Decoding)
 
 Runtime = Literal["systemd", "supervisor", "compose"]
 ImageSource = Literal["pull", "build", "carry"]
@@ -100,12 +104,24 @@ class HostSettings(Strict):
     # One of several cards, by its index or UUID, as nvidia-smi lists them.
     card: str | None = None
     load_timeout: int | None = Field(default=None, gt=0)
+    # Proof that drafting helps: at the gate, and in `make verify`, which measures the baseline for it.
+    gate_min_acceptance: Annotated[float, Field(ge=0, le=1)] | None = None
+    gate_min_speedup: Annotated[float, Field(gt=0)] | None = None
     settings: dict[str, Any] = {}
+    # Over the variant's own: draft_max, cross_context, … but not its kind.
+    decoding: dict[str, Any] = {}
     # Where model files are looked for before their own address: a directory of this machine or an address, which are
     # as models_dir is, or host:NAME, another host of the inventory.
     model_source: str | None = None
     # Bytes a systemd unit may lock, or infinity.
     memlock: Literal["infinity"] | Annotated[int, Field(gt=0)] = "infinity"
+    # How a gateway reaches the host where it is not as from here: HOST, or HOST:PORT of its SSH.
+    reached_at: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+(:[0-9]{1,5})?$")] | None = None
+    # Whether a gateway of the inventory gives the host no work while its server is switched.
+    drain: bool = True
+    # Whether nftables closes the host but for SSH and its server; and to whom that is open: to all if empty.
+    firewall: bool = False
+    open_to: tuple[str, ...] = ()
     # What of the machine itself is changed, and only if it is asked for: docs/inventories.md.
     nvidia_driver: DriverSource = "present"
     gpu_at_boot: bool = False
@@ -325,6 +341,12 @@ class ServerSpec(Strict):
         return self.unlocked_models + self.unlocked_engine
 
     @property
+    def lockable(self) -> list[str]:
+        """Names of what is not locked yet and can be: files of the Hub, an engine whose release is known."""
+        found = [file.name for file in self.model_files if file.lock is None and isinstance(file.source, HubFile)]
+        return [*found, self.engine_name] if self.unlocked_engine and self.engine.tag and self.engine.asset else found
+
+    @property
     def unlocked_models(self) -> list[str]:
         """One sentence for each model file of those."""
         return [
@@ -366,8 +388,9 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
     settings = _settings(host, server, variant)
     wants_gpu = engine.accelerator == "cuda" and settings.gpu_layers != 0
     cards = tuple(images.architecture(found) for found in kind.compute_capabilities) if wants_gpu else ()
-    model_name = variant.decoding.model if isinstance(variant.decoding, Mtp) else server.model
-    draft_name = variant.decoding.draft_model if isinstance(variant.decoding, DFlash) else None
+    decoding = _decoding(host, variant)
+    model_name = decoding.model if isinstance(decoding, Mtp) else server.model
+    draft_name = decoding.draft_model if isinstance(decoding, DFlash) else None
     return ServerSpec(
         preset=host.preset,
         variant=variant_name,
@@ -393,8 +416,8 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
         limits=host.limits,
         gpu_access=_gpu_access(host, kind) if runtime == "compose" and wants_gpu else "none",
         settings=settings,
-        decoding=variant.decoding,
-        gate=server.gate,
+        decoding=decoding,
+        gate=_gate(host, server),
         model_source=host.model_source,
         model=_model_file(catalog, model_name),
         draft=_model_file(catalog, draft_name) if draft_name is not None else None,
@@ -402,9 +425,15 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
 
 
 def every_variant(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind = ANY_HOST) -> list[ServerSpec]:
-    """The same as :func:`resolve`, for each variant of the preset."""
-    server = pick(catalog.servers, host_settings(host_data).preset, "preset")
-    return [resolve({**host_data, f"{PREFIX}variant": variant}, catalog, kind) for variant in server.variants]
+    """The same as :func:`resolve`, for each variant of the preset; llama_decoding is of the host's own alone."""
+    host = host_settings(host_data)
+    server = pick(catalog.servers, host.preset, "preset")
+    own = host.variant or server.default_variant
+    plain = {key: value for key, value in host_data.items() if key != f"{PREFIX}decoding"}
+    return [
+        resolve({**(host_data if name == own else plain), f"{PREFIX}variant": name}, catalog, kind)
+        for name in server.variants
+    ]
 
 
 def host_settings(host_data: Mapping[str, Any]) -> HostSettings:
@@ -498,6 +527,26 @@ def _settings(host: HostSettings, server: Server, variant: Variant) -> Settings:
     if host.mlock == "off" and found.load_mode in UNLOCKED:
         return found.model_copy(update={"load_mode": UNLOCKED[found.load_mode]})
     return found
+
+
+def _decoding(host: HostSettings, variant: Variant) -> Decoding:
+    if not host.decoding or isinstance(variant.decoding, Baseline):  # a baseline has nothing to set
+        return variant.decoding
+    if "kind" in host.decoding:
+        raise CatalogError(
+            f"llama_decoding of {host.preset} sets a kind, which is what a variant is. Fix: name a variant of that "
+            "kind with llama_variant"
+        )
+    try:
+        return _DECODING.validate_python({**variant.decoding.model_dump(), **host.decoding})
+    except ValidationError as error:
+        raise CatalogError(f"llama_decoding of {host.preset}: {sentence(error)}") from error
+
+
+def _gate(host: HostSettings, server: Server) -> Gate:
+    if host.gate_min_acceptance is None:
+        return server.gate
+    return server.gate.model_copy(update={"min_acceptance": host.gate_min_acceptance})
 
 
 def _model_file(catalog: Catalog, name: str) -> ModelFile:

@@ -1,0 +1,1 @@
+"""The commands of `beeyard`, a module a subject; ``beeyard.cli`` puts them together."""
