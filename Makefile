@@ -1,10 +1,11 @@
 # make deploy TARGET=homelab   deploys inventories/homelab.py; DATA="llama_port=8911 …" overrides host data
 .DEFAULT_GOAL := help
-.PHONY: help up down plan deploy verify switch rollback bench prune idempotent render unit image images image-try publish newest lock-images image-test presets tiny check test test-offline test-testbed \
+.PHONY: help up down plan deploy verify status doctor logs drift drift-timer switch rollback bench compare tune report prune idempotent pod-up pod-list pod-down pod-demo render unit image images image-try publish newest lock-images image-test presets tiny check test test-offline test-testbed \
 	testbed testbed-down lock-python
 TARGET ?= local
 VARIANT ?=
 DATA ?=
+CLOUD ?= runpod
 BIN := .venv/bin
 OVERRIDES := $(foreach item,$(DATA),$(if $(findstring =,$(item)),--data '$(item)',\
 	$(error DATA holds '$(item)', which sets nothing. Fix: write it as KEY=VALUE, as in DATA="llama_port=8911")))
@@ -39,14 +40,54 @@ rollback: run-env  ## Return TARGET to the server and engine before; once more g
 verify: dev-env  ## Check that what runs on TARGET is what the spec says; kills it once (KILL=0: not)
 	@TARGET=$(notdir $(basename $(INVENTORY))) DATA='$(DATA)' $(BIN)/pytest tests/host
 
+status: run-env  ## One screen: how the hosts of TARGET and their servers do; WATCH=1 JSON=1
+	@$(BIN)/python -m beeyard.cli status $(OVERRIDES) $(notdir $(basename $(INVENTORY))) $(if $(WATCH),--watch) $(if $(JSON),--json)
+
+doctor: run-env  ## Check the hosts of TARGET and their servers, each fault with its Fix; BUNDLE=FILE for whoever helps
+	@$(BIN)/python -m beeyard.cli doctor $(OVERRIDES) $(notdir $(basename $(INVENTORY))) $(if $(BUNDLE),--bundle '$(BUNDLE)')
+
+drift: dev-env  ## What of TARGET is no longer as its spec says, by a dry run and by looking; 6 if anything. Changes nothing
+	@$(BIN)/python -m beeyard.cli drift $(OVERRIDES) $(notdir $(basename $(INVENTORY)))
+
+drift-timer: run-env  ## Write units that run `drift` on TARGET every night here; OUT=FOLDER TELL=COMMAND WEBHOOK=FILE
+	@$(BIN)/python -m beeyard.cli drift-timer $(notdir $(basename $(INVENTORY))) --out '$(or $(OUT),.beeyard/units)' $(if $(TELL),--tell '$(TELL)') $(if $(WEBHOOK),--webhook-file '$(WEBHOOK)')
+
+logs: run-env  ## The servers' logs of TARGET; LINES=100, FOLLOW=1: and what comes
+	@$(BIN)/python -m beeyard.cli logs $(OVERRIDES) $(notdir $(basename $(INVENTORY))) $(if $(LINES),--lines $(LINES)) $(if $(FOLLOW),--follow)
+
+# What bench and compare ask, and where its record goes.
+ASKED_OF = $(foreach name,$(WORKLOAD),--workload '$(name)') $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(URL),--url '$(URL)')
+ASKED = $(ASKED_OF) $(if $(OUT),--out '$(OUT)') $(if $(PRICE),--price $(PRICE))
+
 bench: run-env  ## Measure the server that runs on TARGET (default: local); WORKLOAD= ROUNDS= URL= OUT=
-	@$(BIN)/python -m beeyard.cli bench $(OVERRIDES) $(notdir $(basename $(INVENTORY))) $(foreach name,$(WORKLOAD),--workload '$(name)') $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(URL),--url '$(URL)') $(if $(OUT),--out '$(OUT)')
+	@$(BIN)/python -m beeyard.cli bench $(OVERRIDES) $(notdir $(basename $(INVENTORY))) $(ASKED)
+
+compare: run-env  ## Measure VARIANTS=baseline,dflash of TARGET in turns, under the gate; WORKLOAD= ROUNDS= URL= OUT= HTML= THEN_DOWN=1
+	@$(BIN)/python -m beeyard.cli compare $(OVERRIDES) $(notdir $(basename $(INVENTORY))) $(if $(VARIANTS),--variants '$(VARIANTS)') $(ASKED) $(if $(HTML),--html '$(HTML)') $(if $(THEN_DOWN),--then-down)
+
+tune: run-env  ## Search what makes VARIANT= of TARGET fastest, within MINUTES=60 or COST= at PRICE= an hour; goes on where it was stopped
+	@$(BIN)/python -m beeyard.cli tune $(OVERRIDES) $(notdir $(basename $(INVENTORY))) $(if $(VARIANT),--variant '$(VARIANT)') $(if $(MINUTES),--minutes $(MINUTES)) $(if $(COST),--cost $(COST)) $(if $(PRICE),--price $(PRICE)) $(ASKED_OF)
+
+report: run-env  ## Report on RECORDS=; AGAINST= an older one; HTML= and MARKDOWN= files
+	@$(BIN)/python -m beeyard.cli report $(or $(RECORDS),$(error name records, as in RECORDS=.beeyard/bench/a.json)) $(foreach file,$(AGAINST),--against '$(file)') $(if $(HTML),--html '$(HTML)') $(if $(MARKDOWN),--markdown '$(MARKDOWN)')
 
 prune: run-env  ## Remove model files of TARGET that neither its presets nor its last two servers name; asks (YES=1: not)
 	@$(PYINFRA) prune.py $(if $(YES),-y)
 
 idempotent: run-env  ## Deploy TARGET again, and fail if that changes anything
 	@$(BIN)/python -m beeyard.idempotent $(OVERRIDES) $(INVENTORY)
+
+pod-up: run-env  ## Rent a pod for PRESET= (gemma-4-31b) at CLOUD= (runpod), asks; NAME= HOURS= MAX_PRICE= IMAGE= YES=1
+	@$(BIN)/python -m beeyard.cli pods up $(CLOUD) $(PRESET) $(if $(NAME),--name '$(NAME)') $(if $(VARIANT),--variant '$(VARIANT)') $(if $(HOURS),--hours '$(HOURS)') $(if $(MAX_PRICE),--max-price '$(MAX_PRICE)') $(if $(IMAGE),--image '$(IMAGE)') $(if $(YES),--yes)
+
+pod-list: run-env  ## List our rented pods: price, money spent, time left
+	@$(BIN)/python -m beeyard.cli pods list
+
+pod-down: run-env  ## End the pod NAME= (or the only one) at CLOUD= (runpod), and prove that it is gone; asks (YES=1: not)
+	@$(BIN)/python -m beeyard.cli pods down $(CLOUD) $(NAME) $(if $(YES),--yes)
+
+pod-demo: dev-env tiny testbed  ## Rent, deploy, ask and end, with a stand-in of RunPod and a pod of the test bed (needs root)
+	@$(BIN)/python -m tests.pod_demo
 
 render: run-env  ## Write compose.yaml and docker-bake.hcl anew, after a change of presets/ or templates/
 	@$(BIN)/python -m beeyard.cli render
@@ -92,25 +133,47 @@ check: dev-env  ## Lint, types, templates
 	HF_TOKEN=x $(BIN)/docker-compose --file compose.yaml --file compose.token.yaml --profile '*' config --quiet
 
 test: dev-env  ## Everything: check, unit and plan tests, real servers on real test hosts (needs root)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-offline testbed
-	@$(MAKE) --no-print-directory test-testbed
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check testbed
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-hosts image-test test-pod test-light test-alone
 
-test-offline: dev-env tiny  ## check, and the tests that need no hosts
-	@$(MAKE) --no-print-directory check
+test-offline: check  ## check, and the tests that need no hosts
+	@$(MAKE) --no-print-directory test-alone
+
+# Behind the test bed none of these is left out for want of a program: it brings them.
+.PHONY: test-alone
+test-alone: dev-env tiny
 	@$(BIN)/pytest tests/unit tests/plan
 
-test-testbed: dev-env tiny  ## Tests on the test hosts, which are started and left running for the next time
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target image-test test-hosts
+.PHONY: test-export
+test-export: dev-env  ## What `beeyard export` writes, read by SkyPilot, dstack, LiteLLM, Aider, kubectl … (each installed by itself, 1.2 GB; not part of test)
+	@$(BIN)/pytest tests/export
 
-# It and image-test have hosts of their own, and take equally long: they may run beside each other.
-.PHONY: test-hosts
-test-hosts:
-	@$(BIN)/pytest tests/testbed -k "not compose"
+test-testbed: dev-env tiny  ## Tests on the test hosts, which are started and left running for the next time
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-hosts image-test test-pod test-light
+
+# These and image-test mostly have hosts of their own, and wait most of their time: they run beside each other. Where two
+# want the same host, one waits (pytest.mark.hosts): the two files that want several come last.
+.PHONY: test-hosts test-light test-pod
+LIGHT = tests/testbed/test_bad_input.py tests/testbed/test_engines.py tests/testbed/test_limits.py
+POD = tests/testbed/test_life.py tests/testbed/test_operate.py
+BOTH = tests/testbed/test_models.py tests/testbed/test_gateway.py
+test-hosts: dev-env tiny testbed
+	@$(BIN)/pytest tests/testbed -k "not compose and not ((test_life or test_operate) and pod)" $(LIGHT:%=--ignore=%) $(BOTH:%=--ignore=%)
+	@$(BIN)/pytest $(BOTH)
+
+test-light: dev-env tiny testbed
+	@$(BIN)/pytest $(LIGHT)
+
+test-pod: dev-env tiny testbed
+	@$(BIN)/pytest $(POD) -k pod
 
 image-test: dev-env tiny testbed  ## Build a real engine's CPU image (10 minutes, once a machine) and try it, alone and deployed
 	@$(BIN)/pytest tests/image tests/testbed/test_compose.py tests/testbed/test_compose_gpu.py
 
-.PHONY: bench-image bench-download
+.PHONY: bench-image bench-download bench-converge
+bench-converge: dev-env tiny testbed  ## What a deploy costs beside the least it can cost and Ansible; 20 minutes, as root; ROUNDS=
+	@$(BIN)/python -m benchmarks.converge $(if $(ROUNDS),--rounds $(ROUNDS))
+
 bench-download: run-env  ## How fast a model file comes over, by transport, beside curl; takes minutes and 4 GB of disk
 	@$(BIN)/python -m benchmarks.download
 
@@ -126,6 +189,7 @@ testbed-down:  ## Stop what `testbed` started
 lock-python: dev-env  ## Lock the Python packages anew, with hashes
 	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock-python" pyproject.toml -o requirements/run.txt
 	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock-python" --extra dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock-python" benchmarks/ansible/requirements.in -o benchmarks/ansible/requirements.txt
 	grep -A 1000 '^uv==' requirements/run.txt | awk 'NR > 1 && !/^ / { exit } { print }' >requirements/uv.txt
 
 .PHONY: run-env dev-env

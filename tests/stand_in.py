@@ -15,6 +15,7 @@ PROMPT_TOKENS = 20
 TOKEN_S = 0.001
 PREFILL_S = 0.004
 SLOW_FIRST_S = 0.6
+PROXY_S = 0.2  # for a hundred
 
 
 @dataclass
@@ -66,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         stand = self.stand
         if self.path == "/health":
-            status = 503 if stand.does("loading") else 200
+            status = 503 if stand.does("loading") else 524 if stand.does("524 health") else 200
             self._send(status, b'{"status":"ok"}')
         elif not self._is_let_in():
             return
@@ -111,6 +112,9 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(SLOW_FIRST_S)
         if "loading chat" in modes:
             self._send(503, b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}')
+        elif proxy := {"502", "504", "524"} & modes:
+            time.sleep(PROXY_S)
+            self._send(int(proxy.pop()), b"<html>error code: 524</html>", "text/html")
         elif "early 200" in modes:
             self._send(200, b'{"status":"ok"}')
         elif "html" in modes:

@@ -17,9 +17,10 @@ import testinfra
 from testinfra.host import Host
 
 from beeyard.catalog import PROJECT, load_catalog
-from beeyard.deploys.carried_images import with_carried_image
+from beeyard.deploys.carried_images import looked_for
+from beeyard.gateway import GROUP
 from beeyard.spec import HostKind, ServerSpec, host_settings, resolve
-from beeyard.survey import DECIDED
+from beeyard.survey import DECIDED, Carried
 
 
 def _overrides() -> list[str]:
@@ -45,7 +46,11 @@ def _inventory() -> list[dict[str, Any]]:
         pytest.exit(f"pyinfra cannot read inventories/{target}.py: {run.stderr.strip()}", returncode=2)
     found: list[dict[str, Any]] = json.loads(run.stdout)
     limit = os.environ.get("LIMIT")
-    return [machine for machine in found if limit in (None, machine["name"])]
+    # A gateway alone has no server of its own.
+    serving = [
+        machine for machine in found if GROUP not in machine["groups"] or machine["data"].get("gateway_serves")
+    ]
+    return [machine for machine in serving if limit in (None, machine["name"])]
 
 
 def _connect(machine: dict[str, Any]) -> Host:
@@ -91,4 +96,7 @@ def spec(machine: dict[str, Any], server: Host) -> ServerSpec:
         has_cdi=server.run("grep -qs nvidia.com/gpu /etc/cdi/* /var/run/cdi/*").rc == 0,
         card=cards[0][1] if len(cards) < len(found) else None,
     )
-    return with_carried_image(resolve(data, load_catalog(), kind))
+    found_spec = resolve(data, load_catalog(), kind)
+    for image in looked_for(found_spec).values():
+        return found_spec.carrying(image.id) if isinstance(image, Carried) else pytest.fail(image)
+    return found_spec

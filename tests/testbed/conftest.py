@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pytest
 import yaml
@@ -73,12 +73,43 @@ class Deploy(NamedTuple):
         """The names of the operations that changed something."""
         return [done["name"] for done in json.loads(self.stdout)["results"]["operations"] if done["success"]]
 
+    @property
+    def would_change(self) -> list[str]:
+        """The names of the operations that a dry run would have change something."""
+        return [planned["name"] for planned in json.loads(self.stdout)["plan"] if planned["hosts_with_change"]]
+
+
+# The hosts that this process may use now, each with its locked file: the Makefile runs several processes on the bed.
+HELD: dict[str, IO[str]] = {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Wait for the hosts of a test: its mark `hosts`, and its parameter `host`."""
+    wanted = {name for mark in item.iter_markers("hosts") for name in mark.args}
+    if "host" in (parameters := getattr(getattr(item, "callspec", None), "params", {})):
+        wanted.add(parameters["host"])
+    if wanted == HELD.keys():
+        return
+    # What is held is given up first, and hosts are taken in one order: so two processes never wait for each other.
+    while HELD:
+        HELD.popitem()[1].close()
+    for name in sorted(wanted):
+        file = (STATE / f"{name}.host").open("w")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        HELD[name] = file
+
 
 class Bed:
     """The test hosts, and how one deploys to them and looks at them."""
 
     def __init__(self, presets: Path) -> None:
         self.presets = presets
+
+    @staticmethod
+    def is_ours(host: str) -> None:
+        """A test that uses a host without saying so breaks another one, some day."""
+        assert host in HELD, f"this test uses host {host}. Fix: mark it with pytest.mark.hosts({host!r})"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -88,6 +119,7 @@ class Bed:
 
     def command(self, host: str, *options: str, **data: Any) -> list[str]:
         """A deploy's command line."""
+        self.is_ours(host)
         pairs = {"llama_preset": "tiny", **data}
         words = [word for key, value in pairs.items() for word in ("--data", f"{key}={value}")]
         pyinfra = [sys.executable, "-m", "pyinfra", *options, *words]
@@ -101,8 +133,17 @@ class Bed:
         )  # fmt: skip
         return Deploy(run.returncode, run.stdout, run.stderr)
 
+    def plan(self, host: str, *options: str, **data: Any) -> Deploy:
+        """What `make plan` does, for one host."""
+        words = [word if word != "--yes" else "--dry" for word in self.command(host, *options, **data)]
+        run = subprocess.run(
+            words, check=False, capture_output=True, text=True, cwd=PROJECT, env=self.environment, timeout=120
+        )
+        return Deploy(run.returncode, run.stdout, run.stderr)
+
     def rollback(self, host: str) -> Deploy:
         """What `make rollback` does, for one host."""
+        self.is_ours(host)
         command = [sys.executable, "-m", "pyinfra", "--data", "llama_preset=tiny", "inventories/testbed.py"]
         run = subprocess.run(
             [*command, "rollback.py", "--limit", host, "--yes"], check=False, capture_output=True, text=True,
@@ -112,6 +153,7 @@ class Bed:
 
     def verify(self, host: str, *options: str, env: dict[str, str] | None = None, **data: Any) -> str:
         """What `make verify` prints of one host with these data."""
+        self.is_ours(host)
         pairs = " ".join(f"{key}={value}" for key, value in data.items())
         run = subprocess.run(
             [sys.executable, "-m", "pytest", "tests/host", "-q", *options],
@@ -122,6 +164,7 @@ class Bed:
 
     def sh(self, host: str, script: str, check: bool = True) -> str:
         """Run a script on a host as root, over SSH."""
+        self.is_ours(host)
         command = ["ssh", "-F", str(STATE / "ssh_config"), f"beeyard-{host}", script]
         run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
         if check:
@@ -134,6 +177,8 @@ class Bed:
 
     def recreate(self, *hosts: str) -> None:
         """Make hosts anew: the pod keeps its volume, the rest is gone."""
+        for host in hosts:
+            self.is_ours(host)
         self.up("recreate", *hosts)
 
     def up(self, *words: str) -> None:
@@ -178,7 +223,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Bed:
     presets = tmp_path_factory.mktemp("presets")
     made = Bed(presets)
     made.up()
-    # Two processes of the Makefile share the Hub, each with hosts of its own.
+    # Several processes of the Makefile share the Hub.
     with (STATE / "filling").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         write_all(PROJECT / ".beeyard" / "tiny")

@@ -10,6 +10,7 @@ ROOT/faults.json           {"part of a path": [fault, ...]}: each answer takes t
     {"stall": S, "after": N}   a file: a pause of S seconds after N bytes
     {"truncate": N}            a file: N bytes that claim to be all of it
     {"corrupt": N}             a file: byte N of the answer is wrong
+    {..., "client": ADDRESS}   only for a client with this address
 ROOT/access.log            one JSON object for each answer.
 """
 
@@ -155,15 +156,20 @@ class Faults:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def take(self, request_path: str, kinds: set[str]) -> Fault:
-        """Returns the next fault for this path if it is one of these kinds, else an empty one."""
+    def take(self, request_path: str, client: str, kinds: set[str]) -> Fault:
+        """Returns the next fault for this path and client if it is one of these kinds, else an empty one."""
         with WRITING:
             try:
                 faults: dict[str, list[Fault]] = json.loads(self._path.read_text())
             except FileNotFoundError:
                 return {}
             for part, queue in faults.items():
-                if part in request_path and queue and kinds & queue[0].keys():
+                if (
+                    part in request_path
+                    and queue
+                    and kinds & queue[0].keys()
+                    and queue[0].get("client", client) == client
+                ):
                     fault = queue.pop(0)
                     beside = self._path.with_suffix(".new")
                     beside.write_text(json.dumps(faults, indent=2))
@@ -267,7 +273,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send_bytes(302, "text/plain", f"Found. Redirecting to {location}".encode(), headers)
 
     def _fault_instead_of_an_answer(self, path: str) -> bool:
-        fault = self.server.faults.take(path, {"status", "html"})
+        fault = self.server.faults.take(path, self.client_address[0], {"status", "html"})
         if "status" in fault:
             self._send_bytes(fault["status"], "text/plain", b"A fault of the test bed.\n")
         elif fault:
@@ -300,7 +306,9 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(404, "Entry not found", "EntryNotFound")
         fault: Fault = {}
         if self.command != "HEAD":
-            fault = self.server.faults.take(request_path, {"cut", "stall", "truncate", "corrupt"})
+            fault = self.server.faults.take(
+                request_path, self.client_address[0], {"cut", "stall", "truncate", "corrupt"}
+            )
         stat = path.stat()
         size = min(stat.st_size, fault.get("truncate", stat.st_size))
         headers = headers | {

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,21 @@ from beeyard.catalog import PROJECT
 from tests import nvidia_smi
 from tests.testbed.conftest import HUB_THERE, PREFIX, STATE, Bed
 
-pytestmark = pytest.mark.usefixtures("light")
+pytestmark = [pytest.mark.hosts("light"), pytest.mark.usefixtures("light")]
 ODD_KEY = """sk-"two" 'one' $HOME %p `id` \\ and spaces, 32 and more"""
+Faults = dict[str, list[dict[str, object]]]
+Faulty = Callable[[Faults], object]
 
 
 @pytest.fixture
-def faults() -> Iterator[Path]:
-    """The Hub's faults.json; gone afterwards."""
-    file = STATE / "hub" / "faults.json"
-    yield file
+def faults(bed: Bed) -> Iterator[Faulty]:
+    """Has the Hub answer the light host with faults, and nobody else: other hosts' tests run beside these."""
+    file, client = STATE / "hub" / "faults.json", bed.sh("light", "hostname -i")
+
+    def answer_with(faults: Faults) -> None:
+        file.write_text(json.dumps({part: [{**one, "client": client} for one in faults[part]] for part in faults}))
+
+    yield answer_with
     file.unlink(missing_ok=True)
 
 
@@ -40,11 +46,9 @@ def served(bed: Bed) -> list[str]:
     return bed.serving("light")
 
 
-def test_files_of_a_hub_and_an_engine_of_a_tarball_come_over_a_bad_network(bed: Bed, faults: Path) -> None:
+def test_files_of_a_hub_and_an_engine_of_a_tarball_come_over_a_bad_network(bed: Bed, faults: Faulty) -> None:
     bed.sh("light", "rm -rf /opt/beeyard/models /opt/beeyard/engines/good-*", check=False)
-    faults.write_text(
-        json.dumps({"tiny-qwen3.gguf": [{"cut": 100000}, {"cut": 300000}], "good.tar.gz": [{"cut": 5000}]})
-    )
+    faults({"tiny-qwen3.gguf": [{"cut": 100000}, {"cut": 300000}], "good.tar.gz": [{"cut": 5000}]})
     run = bed.deploy("light", llama_preset="from-hub")
     assert run.code == 0, run.output
     assert "draft-dflash" in bed.serving("light")
@@ -62,10 +66,10 @@ def test_files_of_a_hub_and_an_engine_of_a_tarball_come_over_a_bad_network(bed: 
     ids=["wrong-hash", "html", "404"],
 )
 def test_a_wrong_model_file_is_never_served(
-    bed: Bed, served: list[str], faults: Path, queue: list[dict[str, object]], complaint: str
+    bed: Bed, served: list[str], faults: Faulty, queue: list[dict[str, object]], complaint: str
 ) -> None:
     bed.sh("light", "find /opt/beeyard/models -name 'tiny-qwen3*' -delete")
-    faults.write_text(json.dumps({"tiny-qwen3.gguf": queue}))
+    faults({"tiny-qwen3.gguf": queue})
     run = bed.deploy("light", llama_preset="from-hub")
     assert run.code != 0
     assert complaint in run.stderr
@@ -76,14 +80,14 @@ def test_a_wrong_model_file_is_never_served(
     assert bed.deploy("light", llama_preset="from-hub").code == 0
 
 
-def test_a_truncated_model_is_kept_to_be_resumed(bed: Bed, served: list[str], faults: Path) -> None:
+def test_a_truncated_model_is_kept_to_be_resumed(bed: Bed, served: list[str], faults: Faulty) -> None:
     bed.sh("light", "find /opt/beeyard/models -name 'tiny-qwen3*' -delete")
-    faults.write_text(json.dumps({"tiny-qwen3.gguf": [{"cut": 700000}, {"status": 404}]}))
+    faults({"tiny-qwen3.gguf": [{"cut": 700000}, {"status": 404}]})
     run = bed.deploy("light", llama_preset="from-hub")
     assert run.code != 0
     assert bed.serving("light") == served
     assert int(bed.sh("light", "stat -c %s /opt/beeyard/models/*/tiny-qwen3.gguf.partial")) >= 700000
-    faults.unlink()
+    faults({})
     assert bed.deploy("light", llama_preset="from-hub").code == 0
     log = [json.loads(row) for row in (STATE / "hub" / "access.log").read_text().splitlines()]
     assert any("tiny-qwen3.gguf" in row["path"] and row["range"] == "bytes=700000-" for row in log)

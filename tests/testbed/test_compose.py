@@ -19,6 +19,7 @@ from tests import engine_image, nvidia_smi
 from tests.testbed.conftest import HANGS, HUB_HERE, PREFIX, STATE, Bed, Deploy
 
 HOST = "docker"
+pytestmark = pytest.mark.hosts(HOST)
 GUARD = f"{PREFIX[HOST]}/bin/guard.py"
 DERIVED = """\
 FROM {tag}

@@ -20,6 +20,7 @@ from tests.operations import Failed, applied
 from tests.testbed.conftest import STATE, Bed, Deploy
 from tests.testbed.test_compose import HOST, container, here
 
+pytestmark = pytest.mark.hosts(HOST)
 SMI = nvidia_smi.script()
 CTK = r"""#!/usr/bin/env python3
 import json, pathlib, sys
@@ -161,7 +162,7 @@ def test_a_card_that_the_image_has_no_code_for_stops_nothing(docker: Bed) -> Non
     run = deploy(docker)
     put(docker, "/usr/bin/nvidia-smi", SMI)
     assert run.code != 0
-    assert "holds code for architectures 86, 89; the card here is 120. Fix: " in run.stderr
+    assert "holds code for architectures 86, 89; the card there is 120. Fix: " in run.stderr
     assert container(docker)["State"]["StartedAt"] == before["State"]["StartedAt"]
 
 

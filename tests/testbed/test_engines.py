@@ -15,7 +15,7 @@ from beeyard.catalog import PROJECT
 from tests.engine_wheel import real_engine
 from tests.testbed.conftest import Bed
 
-pytestmark = pytest.mark.usefixtures("light")
+pytestmark = [pytest.mark.hosts("light"), pytest.mark.usefixtures("light")]
 PREFIX = "/opt/beeyard"
 ENGINES = f"{PREFIX}/engines"
 TOOL = str(PROJECT / "beeyard" / "onhost" / "engine.sh")

@@ -1,5 +1,6 @@
 """The life of a server on a systemd host and on a pod, in order: each test goes on where the one before ended."""
 
+import re
 import shlex
 import time
 from typing import Any
@@ -52,8 +53,9 @@ def test_it_switches_to_another_variant_and_back(bed: Bed, host: str) -> None:
         ({"llama_preset": "broken", "llama_variant": "hangs"}, "it was not ready after 4 s (/health answers 503)"),
         ({"llama_preset": "stuck"}, "its answer is one token over and over"),
         ({"llama_preset": "broken", "llama_variant": "never-drafts"}, "it never drafted"),
+        ({"llama_gate_min_acceptance": 0.99}, "and 99.0% are wanted (llama_gate_min_acceptance)"),
     ],
-    ids=["dies", "hangs", "garbage", "never-drafts"],
+    ids=["dies", "hangs", "garbage", "never-drafts", "too-few-accepted"],
 )
 def test_a_switch_that_fails_the_gate_ends_in_the_server_before_it(
     bed: Bed, host: str, data: dict[str, Any], complaint: str
@@ -68,6 +70,13 @@ def test_a_switch_that_fails_the_gate_ends_in_the_server_before_it(
     assert bed.serving(host) == before
     # At most the pruned definition is written again.
     assert bed.deploy(host).changed in ([], ["Serve | Write the server's definition"])
+
+
+def test_a_drafter_that_is_good_enough_passes_and_says_how_good(bed: Bed, host: str) -> None:
+    run = bed.deploy(host, llama_gate_min_acceptance=0.2)
+    assert run.code == 0, run.output
+    assert re.search(r"drafted tokens accepted, \d\d\.\d% of \d+ in everyday answers", run.stderr), run.stderr
+    assert bed.deploy(host).code == 0
 
 
 @pytest.mark.case("DFL-01")

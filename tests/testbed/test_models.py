@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from beeyard.catalog import PROJECT
 from tests.testbed.conftest import HUB_THERE, PREFIX, STATE, Bed
 
 HOST, PEER = "systemd", "light"
+pytestmark = pytest.mark.hosts(HOST, PEER)
 
 
 def asked(part: str) -> int:

@@ -12,6 +12,7 @@ from tests.operations import applied
 from tests.testbed.conftest import STATE, Bed
 
 SYSTEMD = "systemd"
+pytestmark = pytest.mark.hosts(SYSTEMD)
 UNIT, SCRIPT = "beeyard-gpu.service", "/opt/beeyard/bin/gpu.sh"
 # Of a network namespace, so that the machine below the hosts keeps its own.
 TTL = "net.ipv4.ip_default_ttl"
@@ -83,18 +84,6 @@ def test_kernel_settings_are_set_and_drift_is_set_right(bed: Bed) -> None:
     assert apply(kernel_settings.present, values={TTL: "77"}) == 2
     assert apply(kernel_settings.present, values={}) == 1
     bed.sh(SYSTEMD, f"sysctl -q -w {TTL}={before}; ! test -e {kernel_settings.SYSCTL_FILE}")
-
-
-def test_limits_hold_for_the_server_that_the_same_deploy_starts(light: str, bed: Bed) -> None:
-    limits = '{"memlock": 4096, "nofile": 4096}'
-    run = bed.deploy(light, llama_limits=limits)
-    assert run.code == 0, run.output
-    assert "4194304" in bed.sh(light, "grep 'Max locked memory' /proc/$(pgrep llama-server | head -n 1)/limits")
-    assert bed.deploy(light, llama_limits=limits).changed == []
-    # A login of its own gets them from PAM.
-    assert bed.sh(light, "ulimit -H -n") == "4096"
-    assert bed.deploy(light).code == 0
-    bed.wipe(light)
 
 
 def test_cards_are_ready_now_and_after_a_boot(tools: Bed) -> None:

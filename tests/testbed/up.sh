@@ -86,7 +86,21 @@ python3 python3"
   if ! engine_answers && ! engine_installed; then
     missing+=(docker.io docker-cli docker-buildx docker-compose iptables ca-certificates)
   fi
+  # For tests/unit and tests/plan: tests/needs.py. Under systemd they would start, and open ports: there the tests that
+  # want them are left out.
+  if [ ! -d /run/systemd/system ]; then
+    while read -r command package; do
+      [ -x "$(PATH=$PATH:/usr/sbin command -v "$command")" ] || missing+=("$package")
+    done <<<"haproxy haproxy
+nft nftables
+ip iproute2
+sshd openssh-server
+caddy caddy
+promtool prometheus
+systemd-analyze systemd"
+  fi
   [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}"
+  [ -d /run/systemd/system ] || touch "$STATE/tools.done"
 }
 
 # ---------------------------------------------------------------- the engine
