@@ -250,8 +250,9 @@ def test_our_clock_agrees_with_the_servers_on_a_real_model(
         Server(running.url, KEY, QUICK) as server,
     ):
         variant = variant_of(spec_of("smol", "baseline"), {}, {}, server.props())
-        found = run(Session(server, [question("bees", 200, 0.7)]), variant, HERE, rounds=3)
-    assert too_few(found) == []
+        # It is a small model: one of five may end in the same word over and over, which is a fault.
+        found = run(Session(server, [question("bees", 200, 0.7)]), variant, HERE, rounds=5)
+    assert too_few(found) == [], remarks(found)
     share = overhead(found, "baseline")
     assert share is not None
     # 0.01 is what is aimed at and what docs/bench.md tells of; here other work may run beside it.
