@@ -69,12 +69,15 @@ class Machines:
             "RUNPOD_API_URL": f"{self.clouds.url}/v1", "BEEYARD_WATCH_EVERY": "1",
         }  # fmt: skip
         docker(
-            "run", "--detach", "--name", name, "--publish", "127.0.0.1::22", "--volume", f"{name}:/workspace",
+            "run", "--detach", "--name", name, "--publish", "127.0.0.1::22", "--publish", "127.0.0.1::8911",
+            "--volume", f"{name}:/workspace",
             "--volume", f"{START}:/start.sh:ro", "--volume", f"{STATE}/wheels:/wheels:ro", "--init",
             *(word for key, value in said.items() for word in ("--env", f"{key}={value}")),
             "--entrypoint", "", IMAGE, *shlex.split(rented.asked["dockerArgs"]),
         )  # fmt: skip
-        rented.port = int(docker("port", name, "22/tcp").splitlines()[0].rpartition(":")[2])
+        rented.port, rented.tls_port = (
+            int(docker("port", name, port).splitlines()[0].rpartition(":")[2]) for port in ("22/tcp", "8911/tcp")
+        )
 
     def stop(self, rented: Rented) -> None:
         docker("rm", "--force", self.name(rented))
@@ -119,6 +122,13 @@ class Demo:
         start = ran.output.index("{\n") if "{\n" in ran.output else ran.output.index("{")
         found = json.JSONDecoder().raw_decode(ran.output[start:])[0]
         return int(found["results"]["totals"]["success"]), ran.seconds
+
+    def ask_by_tls(self) -> Ran:
+        """The same as others do who have the key and trust the authority, at the port that the provider gave."""
+        (rented,) = self.clouds.rented.values()
+        url = f"https://127.0.0.1:{rented.tls_port}"
+        self._await(url, self.pods("ssh", "runpod", NAME, "--print").output.split())
+        return self.run("beeyard.cli", "ask", "--url", url, "--key-file", str(self.key_file))
 
     @contextmanager
     def tunnel(self) -> Iterator[str]:

@@ -267,6 +267,30 @@ def test_exposed_by_the_proxy_a_pod_binds_for_it(place: Place) -> None:
     assert place.hosts("runpod")["llm"]["llama_bind"] == "0.0.0.0"
 
 
+@BOTH
+def test_exposed_by_tls_a_pod_is_told_where_the_world_finds_it(place: Place, name: str) -> None:
+    ran = place.beeyard("up", name, "tiny", "--expose", "tcp", "--yes")
+    assert ran.code == 0, ran.output
+    assert f"{name} gave no port for 8911/tcp" in ran.stdout
+    data = place.hosts(name)["llm"]
+    assert (data["llama_expose"], data.get("llama_expose_at"), data.get("llama_bind")) == ("tcp", None, None)
+    (rented,) = place.clouds.rented.values()
+    rented.tls_port = 31911
+    (place.folder / "state" / f"pods-{name}.json").unlink()
+    assert place.hosts(name)["llm"]["llama_expose_at"] == "127.0.0.1:31911"
+    for exchange in place.clouds.exchanges:
+        check(exchange)
+
+
+@BOTH
+def test_nothing_is_opened_to_the_world_unasked(place: Place, name: str) -> None:
+    ran = place.beeyard("up", name, "tiny", "--yes")
+    assert ran.code == 0, ran.output
+    (rented,) = place.clouds.rented.values()
+    assert "8911" not in json.dumps(rented.asked)
+    assert "llama_expose" not in place.hosts(name)["llm"]
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -378,7 +402,7 @@ def test_down_without_pods_says_so_and_what_goes_on_costing(place: Place) -> Non
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("up", "runpod", "tiny", "--expose", "tcp"), "our builds of the engine speak no TLS"),
+        (("up", "runpod", "tiny", "--expose", "all"), "there is no --expose all. Fix: one of tunnel, proxy, tcp"),
         (("up", "vast", "tiny", "--expose", "proxy"), "vast has no HTTPS proxy of its own"),
         (("up", "vast", "tiny", "--name", "My Pod"), "name is 'My Pod'"),
         (("down", "aws"), "no cloud 'aws'"),
