@@ -275,15 +275,6 @@ def test_a_docker_that_will_not_do_is_told_apart_and_nothing_is_changed(
     assert "Starting operation" not in run.stderr
 
 
-def test_the_release_that_has_no_compose_2_is_sent_to_dockers_own_repository(docker: Bed) -> None:
-    run = docker.deploy(
-        "systemd", llama_runtime="compose", llama_docker="distribution", llama_engine=engine_image.ENGINE
-    )
-    assert run.code != 0
-    assert "the Docker of debian bookworm" in run.stderr
-    assert "Fix: set llama_docker to docker.com" in run.stderr
-
-
 def test_down_stops_it_for_good(docker: Bed) -> None:
     docker.sh(HOST, f"python3 {GUARD} stop {PREFIX[HOST]}")
     assert docker.serving(HOST) == []

@@ -8,6 +8,7 @@ import pytest
 
 from beeyard.operations import drivers, kernel_settings
 from beeyard.render import gpu_unit
+from tests import engine_image
 from tests.operations import applied
 from tests.testbed.conftest import STATE, Bed
 
@@ -61,13 +62,21 @@ def tools(bed: Bed) -> Iterator[Bed]:
             "llama_nvidia_driver is install, but this host is",
         ),
         ({"llama_limits": '{"nofile": 4096}'}, "llama_limits is for logins, which runtime systemd has none of"),
+        # Its own has no compose 2.
+        (
+            {"llama_runtime": "compose", "llama_docker": "distribution", "llama_engine": engine_image.ENGINE},
+            "the Docker of debian bookworm",
+        ),
     ],
+    ids=["driver", "limits", "old-docker"],
 )
 def test_what_a_machine_cannot_have_is_refused(bed: Bed, data: dict[str, Any], complaint: str) -> None:
     run = bed.deploy(SYSTEMD, **data)
     assert run.code != 0
     assert complaint in " ".join(run.stderr.split())
     assert "Fix: " in run.stderr
+    if "llama_docker" in data:
+        assert "Fix: set llama_docker to docker.com" in run.stderr
 
 
 def test_a_preset_for_the_cpu_wants_no_driver(bed: Bed) -> None:
