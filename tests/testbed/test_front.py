@@ -5,6 +5,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import httpx
 import pytest
@@ -23,7 +24,7 @@ class World:
 
     def __init__(self, address: str) -> None:
         self.at = f"{address}:8911"
-        self.data = {"llama_expose": "tcp", "llama_expose_at": self.at}
+        self.data: dict[str, Any] = {"llama_expose": "tcp", "llama_expose_at": self.at}
 
     def client(self, key: str | None = None, timeout: float = 60) -> httpx.Client:
         context = ssl.create_default_context(cafile=str(AUTHORITY / "ca.pem"))
@@ -95,7 +96,9 @@ def test_a_second_deploy_changes_nothing_and_its_keys_are_its_users_alone(bed: B
     ]  # fmt: skip
     assert bed.sh("pod", "ps -o user= -C haproxy | sort -u") == "beeyard"
     # Neither log, command nor configuration knows the API key.
-    look = f"cat {PREFIX['pod']}/log/front.log {FRONT}/haproxy.cfg; ps -eo args; tr '\\0' '\\n' </proc/$(pgrep -o haproxy)/environ"
+    look = (
+        f"cat {PREFIX['pod']}/log/front.log {FRONT}/haproxy.cfg; ps -eo args; cat /proc/$(pgrep -o haproxy)/environ"
+    )
     assert key not in bed.sh("pod", look)
 
 
@@ -154,9 +157,8 @@ def test_what_is_damaged_is_repaired_and_the_server_is_left_alone(bed: Bed, worl
 
 
 def test_a_port_that_another_program_has_is_said(bed: Bed, world: World) -> None:
-    bed.sh(
-        "pod", "nohup python3 -m http.server 8922 --bind 0.0.0.0 >/dev/null 2>&1 </dev/null & echo $! >/tmp/holder"
-    )
+    serve = "nohup python3 -m http.server 8922 --bind 0.0.0.0"
+    bed.sh("pod", f"{serve} >/dev/null 2>&1 </dev/null & echo $! >/tmp/holder")
     try:
         run = bed.deploy("pod", **{**world.data, "llama_expose_port": 8922})
         assert run.code != 0
