@@ -21,6 +21,7 @@ from typing import NamedTuple
 import httpx
 
 from beeyard.catalog import PROJECT
+from beeyard.trust import trusted
 from tests import cloud_shapes
 from tests.cloud_stand_in import HOST_KEY, Clouds, Rented, environment, standing
 
@@ -149,7 +150,8 @@ class Demo:
         until = time.monotonic() + 60
         while time.monotonic() < until:
             try:
-                if httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == 200:
+                asked = httpx.get(f"{url}/health", timeout=5, trust_env=False, verify=trusted(url))
+                if asked.status_code == 200:
                     return
             except httpx.HTTPError:
                 pass

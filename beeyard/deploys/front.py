@@ -61,6 +61,10 @@ def front_questions(plan: Plan) -> list[Question]:
     return [
         asked(FileStates, paths=paths),
         asked(
-            FrontState, stamp=str(found.stamp), authority=found.authority, name=spec.front.name, port=spec.front.port
+            FrontState,
+            stamp=str(found.stamp),
+            authority=found.authority,
+            certified=spec.front.name,
+            port=spec.front.port,
         ),
     ]

@@ -32,9 +32,9 @@ class FrontLook(TypedDict):
 class FrontState(FactBase[FrontLook]):
     """Returns ``{"stamp": "0a1b…", "answers": True}`` of the TLS port; an empty stamp where it never served."""
 
-    def command(self, stamp: str, authority: str, name: str, port: int) -> StringCommand:
+    def command(self, stamp: str, authority: str, certified: str, port: int) -> StringCommand:
         """One request of its own host, with the name that its clients use."""
-        words = [QuoteString(word) for word in (stamp, authority, name, str(port))]
+        words = [QuoteString(word) for word in (stamp, authority, certified, str(port))]
         return StringCommand("sh -c", QuoteString(LOOK), "look", *words)
 
     def process(self, output: list[str]) -> FrontLook:

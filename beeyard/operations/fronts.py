@@ -60,7 +60,7 @@ def serving(
     there = seen(FileStates, paths=[file.path for file in files])
     wrong = [file for file in files if not as_wanted(file, there.get(file.path))]
     wanted = hashlib.sha256(b"".join(hashlib.sha256(file.content).digest() for file in files)).hexdigest()
-    state = seen(FrontState, stamp=stamp, authority=authority, name=certified, port=port)
+    state = seen(FrontState, stamp=stamp, authority=authority, certified=certified, port=port)
     if not wrong and state == {"stamp": wanted, "answers": True}:
         host.noop("TLS is spoken as wanted")
         return
