@@ -155,10 +155,10 @@ test-testbed: dev-env tiny  ## Tests on the test hosts, which are started and le
 # want the same host, one waits (pytest.mark.hosts): the two files that want several come last.
 .PHONY: test-hosts test-light test-pod
 LIGHT = tests/testbed/test_bad_input.py tests/testbed/test_engines.py tests/testbed/test_limits.py
-POD = tests/testbed/test_life.py tests/testbed/test_operate.py
+POD = tests/testbed/test_life.py tests/testbed/test_operate.py tests/testbed/test_pod_front.py
 BOTH = tests/testbed/test_models.py tests/testbed/test_gateway.py
 test-hosts: dev-env tiny testbed
-	@$(BIN)/pytest tests/testbed -k "not compose and not ((test_life or test_operate) and pod)" $(LIGHT:%=--ignore=%) $(BOTH:%=--ignore=%)
+	@$(BIN)/pytest tests/testbed -k "not compose and not ((test_life or test_operate or test_pod_front) and pod)" $(LIGHT:%=--ignore=%) $(BOTH:%=--ignore=%)
 	@$(BIN)/pytest $(BOTH)
 
 test-light: dev-env tiny testbed

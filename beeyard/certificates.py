@@ -53,6 +53,12 @@ def internal_certificate(folder: Path, names: Sequence[str]) -> bytes:
     return pem
 
 
+def authority_of(folder: Path) -> bytes:
+    """What clients are told to trust, as PEM; made at the first call."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return _authority(folder)[0].public_bytes(serialization.Encoding.PEM)
+
+
 def _authority(folder: Path) -> tuple[x509.Certificate, _Key]:
     certificate_file, key_file = folder / "ca.pem", folder / "ca.key"
     if key_file.exists() and certificate_file.exists():

@@ -27,6 +27,7 @@ from beeyard.lockfile import add_base, add_image
 from beeyard.plan import report
 from beeyard.render import CLONE_PRESET, clone_compose, define, rendered_files
 from beeyard.spec import ANY_HOST, Runtime, ServerSpec, every_variant, resolve
+from beeyard.trust import trusted
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 app.add_typer(bench.app)
@@ -315,7 +316,8 @@ def ask(
     began = time.monotonic()
     try:
         answer = httpx.post(
-            f"{url}/v1/chat/completions", json=body, headers=headers, timeout=300, trust_env=False
+            f"{url}/v1/chat/completions", json=body, headers=headers, timeout=300, trust_env=False,
+            verify=trusted(url),
         ).raise_for_status()  # fmt: skip
     except httpx.HTTPError as error:
         raise CatalogError(f"{url} does not answer ({error}). Fix: deploy, or name another --url") from error

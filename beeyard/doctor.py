@@ -40,7 +40,7 @@ def of_host(examined: Examined, catalog: Catalog, key_mode: int | None) -> list[
         return [*found, Check(name="server", is_good=False, said="no server was deployed here. Fix: deploy")]
     found += _server(examined)
     found += _several("drift", drift(examined, catalog, solution), "what runs is what presets and inventory say")
-    found += _keys(examined, key_mode, is_loopback=solution.spec is None or solution.spec.is_loopback)
+    found += _keys(examined, key_mode, is_reached=solution.spec is not None and solution.spec.is_reached)
     return [*found, *_flags(examined)]
 
 
@@ -131,7 +131,7 @@ def _server(examined: Examined) -> list[Check]:
     return [health, Check(name="restarts", is_good=not many, said=said)]
 
 
-def _keys(examined: Examined, key_mode: int | None, *, is_loopback: bool) -> list[Check]:
+def _keys(examined: Examined, key_mode: int | None, *, is_reached: bool) -> list[Check]:
     file = examined.running.key_file
     faults = []
     if file is None:
@@ -142,7 +142,7 @@ def _keys(examined: Examined, key_mode: int | None, *, is_loopback: bool) -> lis
             faults.append(f"{file.path} has mode {file.mode}: others can read it. Fix: deploy")
         if not file.keys:
             faults.append(f"{file.path} holds no key, so anyone could use the server. Fix: deploy")
-        elif file.shortest < LEAST_KEY and not is_loopback:
+        elif file.shortest < LEAST_KEY and is_reached:
             faults.append(
                 f"{file.path} has a key of {file.shortest} characters, and others reach the server. Fix: remove "
                 "BEEYARD_API_KEY and that file, and deploy: a longer one is made"

@@ -11,6 +11,8 @@ from beeyard.spec import ServerSpec
 KEYS = PROJECT / ".beeyard" / "keys"
 # Keys of gateways: users', servers', of tunnels; an authority.
 GATEWAY = PROJECT / ".beeyard" / "gateway"
+# The authority of its own that clients are told to trust.
+AUTHORITY = GATEWAY / "ca"
 VARIABLE = "BEEYARD_API_KEY"
 LEAST = 32  # characters, for a server that others can reach
 
@@ -68,9 +70,10 @@ def given_key(spec: ServerSpec) -> str | None:
             f"{VARIABLE} cannot be a key: it must be one line of printable ASCII without spaces around it or a # "
             "before it. Fix: leave it out, and one is made"
         )
-    if not spec.is_loopback and len(key) < LEAST:
+    if spec.is_reached and len(key) < LEAST:
+        where = spec.bind if spec.front is None else spec.front.at
         raise CatalogError(
-            f"{VARIABLE} has {len(key)} characters; a server on {spec.bind} wants at least {LEAST}. "
+            f"{VARIABLE} has {len(key)} characters; a server on {where} wants at least {LEAST}. "
             "Fix: leave it out, and one is made"
         )
     return key

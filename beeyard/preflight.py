@@ -39,7 +39,25 @@ def obstacles(
         *_port(spec, machine, probe, own_pids),
         *_flags(spec),
         *_root(spec, machine, is_here),
+        *_front(spec, machine, probe),
     ]
+
+
+def _front(spec: ServerSpec, machine: Machine, probe: Probe) -> list[str]:
+    if spec.front is None:
+        return []
+    if spec.runtime != "supervisor":
+        return [
+            f"llama_expose tcp is for pods, whose programs a supervisor keeps; runtime {spec.runtime} has a gateway "
+            "for that. Fix: leave it out, and put this host into group gateway, too, with gateway_serves and "
+            "gateway_tls"
+        ]
+    if not (machine.is_root and probe["has_apt"]):
+        return [
+            "llama_expose tcp installs HAProxy by apt, and this host has no apt or this user is not root. "
+            "Fix: leave it out, and reach the server by a tunnel"
+        ]
+    return []
 
 
 def machine_obstacles(spec: ServerSpec, machine: Machine) -> list[str]:

@@ -119,6 +119,12 @@ class HostSettings(Strict):
     reached_at: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+(:[0-9]{1,5})?$")] | None = None
     # Whether a gateway of the inventory gives the host no work while its server is switched.
     drain: bool = True
+    # tcp: a TLS port of its own before a server on loopback, in a pod; that port, and where clients find it.
+    expose: Literal["tcp"] | None = None
+    expose_port: int = Field(default=8911, ge=1, le=65535)
+    expose_at: (
+        Annotated[str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")] | None
+    ) = None
     # Whether nftables closes the host but for SSH and its server; and to whom that is open: to all if empty.
     firewall: bool = False
     open_to: tuple[str, ...] = ()
@@ -176,6 +182,23 @@ UNLOCKED: dict[LoadMode, LoadMode] = {"mlock": "none", "mmap+mlock": "mmap"}
 ANY_HOST = HostKind(has_systemd=True, is_root=True)
 
 
+class Front(Strict):
+    """A TLS port before a server on loopback. ``at``: HOST:PORT by which clients find it."""
+
+    port: int
+    at: str
+
+    @property
+    def name(self) -> str:
+        """The host name or address that its certificate is for."""
+        return self.at.rpartition(":")[0].strip("[]")
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return f"https://{self.at}"
+
+
 class Image(Strict):
     """The image that runtime compose runs."""
 
@@ -221,6 +244,8 @@ class ServerSpec(Strict):
     runtime: Runtime
     bind: str
     port: int
+    # What others reach it by, where that is not the server itself.
+    front: Front | None
     prefix: PurePosixPath
     models_dir: PurePosixPath
     user: str | None
@@ -331,6 +356,11 @@ class ServerSpec(Strict):
         return ipaddress.ip_address(self.bind).is_loopback
 
     @property
+    def is_reached(self) -> bool:
+        """Whether others reach it, by itself or by its TLS port."""
+        return self.front is not None or not self.is_loopback
+
+    @property
     def drafts(self) -> bool:
         """Whether an answer must show drafted tokens."""
         return self.decoding.kind != "baseline"
@@ -400,6 +430,7 @@ def resolve(host_data: Mapping[str, Any], catalog: Catalog, kind: HostKind) -> S
         runtime=runtime,
         bind=host.bind,
         port=host.port,
+        front=_front(host),
         prefix=host.prefix,
         models_dir=PurePosixPath(PROJECT) / host.models_dir if host.models_dir else host.prefix / "models",
         user=str(images.USER_ID) if runtime == "compose" else _user(host, kind),
@@ -464,6 +495,26 @@ def _runtime(host: HostSettings, kind: HostKind) -> Runtime:
     if host.runtime == "auto":
         return "systemd" if kind.has_systemd and kind.is_root else "supervisor"
     return host.runtime
+
+
+def _front(host: HostSettings) -> Front | None:
+    if host.expose is None:
+        return None
+    if host.expose_at is None:
+        raise CatalogError(
+            "llama_expose is tcp, and llama_expose_at does not say where clients find it. Fix: set it to HOST:PORT, "
+            f"as the provider's console shows them for port {host.expose_port}/tcp of the pod"
+        )
+    if not ipaddress.ip_address(host.bind).is_loopback:
+        raise CatalogError(
+            f"llama_expose is tcp, and llama_bind {host.bind} opens the server itself beside its TLS port. "
+            "Fix: leave llama_bind out"
+        )
+    if host.expose_port == host.port:
+        raise CatalogError(
+            f"llama_expose_port {host.port} is the server's own port. Fix: leave it out (8911), or take another"
+        )
+    return Front(port=host.expose_port, at=host.expose_at)
 
 
 def _image(host: HostSettings, catalog: Catalog, cards: tuple[str, ...], engine_name: str, wants_gpu: bool) -> Image:

@@ -57,6 +57,8 @@ class Rented:
     env: dict[str, str]
     is_running: bool = True
     port: int = 0
+    # Of its TLS, where it was ordered.
+    tls_port: int = 0
     gpus: int = 1
     # How often it is asked for before it has an address.
     unready: int = 0
@@ -120,6 +122,12 @@ Answer = tuple[int, Any]
 NOT_FOUND: Answer = (404, {"error": "pod not found", "status": 404})
 
 
+def _mapped(one: Rented) -> dict[str, int]:
+    """The ports that others reach: sshd's, and that of TLS where it was ordered."""
+    is_ordered = "8911/tcp" in one.asked.get("ports", "") or "-p 8911:8911" in one.env
+    return {"22/tcp": one.port, **({"8911/tcp": one.tls_port} if is_ordered and one.tls_port else {})}
+
+
 # --- RunPod ----------------------------------------------------------------------------------------
 
 
@@ -161,7 +169,7 @@ def _pod(clouds: Clouds, one: Rented) -> dict[str, Any]:
         "name": one.label,
         "desiredStatus": "RUNNING" if one.is_running else "EXITED",
         "publicIp": clouds.address if is_there else "",
-        "portMappings": {"22": one.port} if is_there else {},
+        "portMappings": {key.removesuffix("/tcp"): port for key, port in _mapped(one).items()} if is_there else {},
         "ports": one.asked.get("ports", "").split(","),
         "costPerHr": 0.69,
         "adjustedCostPerHr": 0.66,
@@ -260,7 +268,9 @@ def _instance(clouds: Clouds, one: Rented) -> dict[str, Any]:
         "cur_state": "running" if one.is_running else "stopped",
         "status_msg": "success, running",
         "public_ipaddr": clouds.address,
-        "ports": {"22/tcp": [{"HostIp": "0.0.0.0", "HostPort": str(one.port)}]} if is_there else None,
+        "ports": {key: [{"HostIp": "0.0.0.0", "HostPort": str(port)}] for key, port in _mapped(one).items()}
+        if is_there
+        else None,
         "ssh_host": "ssh1.example.test",
         "ssh_port": 10600,
         "gpu_name": "RTX 4090",

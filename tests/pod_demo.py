@@ -21,6 +21,7 @@ from typing import NamedTuple
 import httpx
 
 from beeyard.catalog import PROJECT
+from beeyard.trust import trusted
 from tests import cloud_shapes
 from tests.cloud_stand_in import HOST_KEY, Clouds, Rented, environment, standing
 
@@ -69,12 +70,15 @@ class Machines:
             "RUNPOD_API_URL": f"{self.clouds.url}/v1", "BEEYARD_WATCH_EVERY": "1",
         }  # fmt: skip
         docker(
-            "run", "--detach", "--name", name, "--publish", "127.0.0.1::22", "--volume", f"{name}:/workspace",
+            "run", "--detach", "--name", name, "--publish", "127.0.0.1::22", "--publish", "127.0.0.1::8911",
+            "--volume", f"{name}:/workspace",
             "--volume", f"{START}:/start.sh:ro", "--volume", f"{STATE}/wheels:/wheels:ro", "--init",
             *(word for key, value in said.items() for word in ("--env", f"{key}={value}")),
             "--entrypoint", "", IMAGE, *shlex.split(rented.asked["dockerArgs"]),
         )  # fmt: skip
-        rented.port = int(docker("port", name, "22/tcp").splitlines()[0].rpartition(":")[2])
+        rented.port, rented.tls_port = (
+            int(docker("port", name, port).splitlines()[0].rpartition(":")[2]) for port in ("22/tcp", "8911/tcp")
+        )
 
     def stop(self, rented: Rented) -> None:
         docker("rm", "--force", self.name(rented))
@@ -120,6 +124,13 @@ class Demo:
         found = json.JSONDecoder().raw_decode(ran.output[start:])[0]
         return int(found["results"]["totals"]["success"]), ran.seconds
 
+    def ask_by_tls(self) -> Ran:
+        """The same as others do who have the key and trust the authority, at the port that the provider gave."""
+        (rented,) = self.clouds.rented.values()
+        url = f"https://127.0.0.1:{rented.tls_port}"
+        self._await(url, self.pods("ssh", "runpod", NAME, "--print").output.split())
+        return self.run("beeyard.cli", "ask", "--url", url, "--key-file", str(self.key_file))
+
     @contextmanager
     def tunnel(self) -> Iterator[str]:
         """The server of the pod, on a free port of this machine."""
@@ -139,7 +150,8 @@ class Demo:
         until = time.monotonic() + 60
         while time.monotonic() < until:
             try:
-                if httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == 200:
+                asked = httpx.get(f"{url}/health", timeout=5, trust_env=False, verify=trusted(url))
+                if asked.status_code == 200:
                     return
             except httpx.HTTPError:
                 pass

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 import httpx
 
 from beeyard.catalog import CatalogError
+from beeyard.trust import trusted
 
 CHAT = "/v1/chat/completions"
 # Bytes of one answer; more is no answer that was asked for.
@@ -157,7 +158,8 @@ def http_client(url: str, key: str | None, silence_s: float, connect_s: float) -
     """
     return httpx.Client(
         base_url=url, headers={"Authorization": f"Bearer {key}"} if key else {}, trust_env=False,
-        timeout=httpx.Timeout(silence_s, connect=connect_s), limits=httpx.Limits(max_keepalive_connections=0),
+        verify=trusted(url), timeout=httpx.Timeout(silence_s, connect=connect_s),
+        limits=httpx.Limits(max_keepalive_connections=0),
     )  # fmt: skip
 
 

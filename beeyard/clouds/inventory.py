@@ -214,6 +214,8 @@ def _host(pod: Pod) -> Host:
         "proxy_url": pod.proxy_url,
         "deadline": pod.said.get(f"{VARIABLE}DEADLINE", ""),
     }
+    if pod.said.get(f"{VARIABLE}EXPOSE") == "tcp":
+        data |= {"llama_expose": "tcp", **({"llama_expose_at": pod.tls_at} if pod.tls_at else {})}
     if pod.said.get(f"{VARIABLE}EXPOSE") == "proxy":
         data["llama_bind"] = "0.0.0.0"  # noqa: S104 -- the provider's proxy comes from outside; a key is made
     return pod.name, data

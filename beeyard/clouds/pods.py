@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 from beeyard.catalog import CatalogError, Strict
 
 CloudName = Literal["runpod", "vast"]
-Expose = Literal["tunnel", "proxy"]
+Expose = Literal["tunnel", "proxy", "tcp"]
 AtDeadline = Literal["end", "stop"]
 # What begins with this is ours, and nothing else is ever stopped or ended.
 LABEL = "beeyard-"
@@ -21,6 +21,8 @@ LABEL = "beeyard-"
 VARIABLE = "BEEYARD_"
 PREFIX = "/workspace/beeyard"
 PORT = 8910
+# Of TLS, for expose tcp.
+TLS_PORT = 8911
 
 PodName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")]
 
@@ -150,6 +152,8 @@ class Pod(Strict):
     # What of its making will never let us in, as a port that was left out.
     unreachable: str = ""
     proxy_url: str = ""
+    # Where the world finds its TLS port, as HOST:PORT; empty where it has none.
+    tls_at: str = ""
     # What goes on costing while it is stopped.
     disk_gb: float = 0
     network_volume: str = ""

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 from beeyard.clouds.api import LONGEST_ANSWER_S, Api, shaped
 from beeyard.clouds.pods import (
     PREFIX,
+    TLS_PORT,
     Address,
     CloudError,
     Kept,
@@ -193,7 +194,12 @@ class Vast:
             "target_state": "running",
             # Nothing is made where it cannot start at once: a stopped instance would cost, too.
             "cancel_unavail": True,
-            "env": {**order.environment, "SSH_PUBLIC_KEY": order.public_key},
+            "env": {
+                **order.environment,
+                "SSH_PUBLIC_KEY": order.public_key,
+                # A port is asked for among the variables, as docker's option has it.
+                **({f"-p {TLS_PORT}:{TLS_PORT}": "1"} if order.expose == "tcp" else {}),
+            },
             "onstart": on_start(),
         }
 
@@ -282,6 +288,7 @@ def _pod(found: _Instance) -> Pod:
         region=found.geolocation or "",
         started=datetime.fromtimestamp(found.start_date, UTC) if found.start_date else None,
         ssh=address,
+        tls_at=_tls_at(found) if state == "running" else "",
         disk_gb=found.disk_space or 0,
         said=ours(pairs),
     )
@@ -297,6 +304,13 @@ def _state(found: _Instance) -> Literal["starting", "running", "stopped", "lost"
     if found.actual_status in ("exited", "unknown", "offline"):
         return "lost"
     return "starting" if wants_to_run else "stopped"
+
+
+def _tls_at(found: _Instance) -> str:
+    mapped = (found.ports or {}).get(f"{TLS_PORT}/tcp")
+    if not found.public_ipaddr or not mapped or not mapped[0].HostPort:
+        return ""
+    return f"{found.public_ipaddr.strip()}:{mapped[0].HostPort}"
 
 
 def _address(found: _Instance) -> Address | None:

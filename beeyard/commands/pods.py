@@ -6,7 +6,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from pydantic import ValidationError
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from beeyard.catalog import Catalog, CatalogError, load_catalog, sentence
 from beeyard.clouds import account, inventory, needs, shell, story
-from beeyard.clouds.pods import Cloud, CloudError, CloudName, Order, Pod
+from beeyard.clouds.pods import TLS_PORT, Cloud, CloudError, CloudName, Expose, Order, Pod
 from beeyard.clouds.story import Teller
 from beeyard.lockfile import default_file
 from beeyard.spec import ANY_HOST, resolve
@@ -102,7 +102,8 @@ def up(
         str | None, typer.Option("--hf-secret", help="RunPod: the name of your secret with a token of the Hub.")
     ] = None,
     expose: Annotated[
-        str, typer.Option("--expose", help="tunnel; proxy: by RunPod's HTTPS proxy, with the key.")
+        str,
+        typer.Option("--expose", help="tunnel; proxy: RunPod's of HTTPS; tcp: TLS at a port of its own."),
     ] = "tunnel",
     yes: YesOption = False,
 ) -> None:
@@ -290,11 +291,8 @@ def _judged(
 
 
 def _check_expose(expose: str, cloud: CloudName | str) -> None:
-    if expose == "tcp":
-        raise CloudError(
-            "port 8910 is not opened to the world: our builds of the engine speak no TLS, and the key would "
-            "travel in the clear. Fix: --expose tunnel and `beeyard pods ssh --tunnel`, or at RunPod --expose proxy"
-        )
+    if expose not in get_args(Expose):
+        raise CloudError(f"there is no --expose {expose}. Fix: one of {', '.join(get_args(Expose))}")
     if expose == "proxy" and cloud != "runpod":
         raise CloudError(f"{cloud} has no HTTPS proxy of its own. Fix: --expose tunnel, or take runpod")
 
@@ -307,6 +305,12 @@ def _tell_how(pod: Pod, expose: str) -> None:
         typer.echo(
             f"proxy:   {pod.proxy_url}/v1, with the key that the deploy makes. It gives up after 100 s without a "
             "byte: ask for streams, which the server keeps open"
+        )
+    if expose == "tcp":
+        typer.echo(
+            f"TLS:     https://{pod.tls_at}/v1 once it is deployed, with key and authority that the deploy makes"
+            if pod.tls_at
+            else f"TLS:     {pod.cloud} gave no port for {TLS_PORT}/tcp. A deploy will say so"
         )
     typer.echo(f"log in:  beeyard pods ssh {pod.cloud} {pod.name}")
     typer.echo(f"end it:  make pod-down CLOUD={pod.cloud}")

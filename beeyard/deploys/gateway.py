@@ -27,7 +27,7 @@ from beeyard.gateway import (
     tunnel_unit,
     units,
 )
-from beeyard.keys import GATEWAY, inner_key, made_key
+from beeyard.keys import AUTHORITY, GATEWAY, inner_key, made_key
 from beeyard.operations import gateways, packages
 from beeyard.operations.file_set import Directory, File, Item
 from beeyard.operations.gateways import Behind
@@ -187,7 +187,7 @@ def _certificate(gateway: Gateway) -> bytes | None:
     if settings.tls == "files":
         return joined(PROJECT / str(settings.certificate), PROJECT / str(settings.certificate_key))
     if settings.tls == "internal-ca":
-        return internal_certificate(GATEWAY / "ca", settings.names)
+        return internal_certificate(AUTHORITY, settings.names)
     return None
 
 

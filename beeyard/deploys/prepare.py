@@ -84,7 +84,8 @@ def packages_of(plan: Plan) -> list[str]:
     venv = ["python3-venv"] if needs_pip(plan) and not plan.is_here else []
     engine = () if plan.spec.engine_is_in_image else plan.spec.engine.packages
     compilers = COMPILERS if plan.spec.engine_is_compiled else ()
-    return [*BASE_PACKAGES, *venv, *engine, *compilers]
+    front = ["haproxy"] if plan.spec.front is not None else []
+    return [*BASE_PACKAGES, *venv, *engine, *compilers, *front]
 
 
 def tools_of(plan: Plan) -> list[file_set.Item]:
@@ -114,7 +115,8 @@ def tools_of(plan: Plan) -> list[file_set.Item]:
             File(f"{prefix}/etc/supervisord.conf", conf.encode()),
             Link(f"{prefix}/lib/supervisor", supervisor().name),
         ]
-    if spec.runtime == "supervisor" and plan.machine.is_root and not spec.engine_is_in_image:
+    if spec.runtime == "supervisor" and plan.machine.is_root:
         # A rented pod that starts again is a new container: its start hook installs these first.
-        items.append(File(f"{prefix}/etc/packages", "".join(f"{name}\n" for name in spec.engine.packages).encode()))
+        again = [*(() if spec.engine_is_in_image else spec.engine.packages), *(["haproxy"] if spec.front else [])]
+        items.append(File(f"{prefix}/etc/packages", "".join(f"{name}\n" for name in again).encode()))
     return items

@@ -5,6 +5,7 @@ An operation whose question is missing here asks by itself: that takes longer, a
 """
 
 from beeyard.carried import supervisor
+from beeyard.deploys.front import front_questions
 from beeyard.deploys.host_spec import Plan
 from beeyard.deploys.prepare import needs_pip, packages_of, tools_of
 from beeyard.deploys.serve import definition_of
@@ -23,7 +24,7 @@ from beeyard.operations.kernel_settings import LIMITS_FILE, SYSCTL_FILE
 
 def questions(plan: Plan) -> list[Question]:
     """In the order of deploy.py."""
-    return [*_prepare(plan), *_engine(plan), *_models(plan), *_serve(plan)]
+    return [*_prepare(plan), *_engine(plan), *_models(plan), *_serve(plan), *front_questions(plan)]
 
 
 def _prepare(plan: Plan) -> list[Question]:

@@ -6,10 +6,11 @@ from pyinfra import host
 from pyinfra.api import deploy
 
 from beeyard.catalog import PROJECT
+from beeyard.deploys.front import put_front
 from beeyard.deploys.gateway import behind, gateways_before, let_gateway_in
 from beeyard.deploys.host_spec import Plan
 from beeyard.dialects import argv
-from beeyard.keys import given_key, inner_key, key_copy, known_key
+from beeyard.keys import AUTHORITY, given_key, inner_key, key_copy, known_key
 from beeyard.operations import api_keys, file_set, images, servers
 from beeyard.operations.file_set import Directory, File
 from beeyard.render import define
@@ -51,6 +52,7 @@ def serve(plan: Plan) -> None:
         anew=lambda: is_another and key.did_change(),
     )
     let_gateway_in(spec=spec)
+    put_front(plan=plan)
     servers.summarised(
         name="What serves",
         prefix=prefix,
@@ -89,4 +91,7 @@ def _summary(plan: Plan, state: dict[str, Any], target: Any) -> str:
         user, port = target.data.get("ssh_user") or "root", target.data.get("ssh_port") or 22
         address = target.data.get("ssh_hostname") or target.name
         lines.append(f"    tunnel: ssh -N -L {spec.port}:127.0.0.1:{spec.port} -p {port} {user}@{address}")
+    if spec.front is not None:
+        trusted = (AUTHORITY / "ca.pem").relative_to(PROJECT)
+        lines.append(f"    {spec.front.url}/v1 for all who have the key and trust {trusted} here")
     return "\n".join(lines)

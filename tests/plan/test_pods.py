@@ -267,6 +267,18 @@ def test_exposed_by_the_proxy_a_pod_binds_for_it(place: Place) -> None:
     assert place.hosts("runpod")["llm"]["llama_bind"] == "0.0.0.0"
 
 
+@BOTH
+def test_exposed_by_tls_a_pod_is_told_where_the_world_finds_it(place: Place, name: str) -> None:
+    asked = {"ports": "8910/http,22/tcp,8911/tcp", "disk": 130}
+    rented = place.clouds.rent("beeyard-llm", asked, {"BEEYARD_EXPOSE": "tcp", "-p 8911:8911": "1"}, "101")
+    data = place.hosts(name)["llm"]
+    # The provider gave it none, which a deploy says.
+    assert (data["llama_expose"], data.get("llama_expose_at"), data.get("llama_bind")) == ("tcp", None, None)
+    rented.tls_port = 31911
+    (place.folder / "state" / f"pods-{name}.json").unlink()
+    assert place.hosts(name)["llm"]["llama_expose_at"] == "127.0.0.1:31911"
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -378,7 +390,7 @@ def test_down_without_pods_says_so_and_what_goes_on_costing(place: Place) -> Non
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("up", "runpod", "tiny", "--expose", "tcp"), "our builds of the engine speak no TLS"),
+        (("up", "runpod", "tiny", "--expose", "all"), "there is no --expose all. Fix: one of tunnel, proxy, tcp"),
         (("up", "vast", "tiny", "--expose", "proxy"), "vast has no HTTPS proxy of its own"),
         (("up", "vast", "tiny", "--name", "My Pod"), "name is 'My Pod'"),
         (("down", "aws"), "no cloud 'aws'"),

@@ -17,13 +17,16 @@ def demo(bed: Bed) -> Iterator[Demo]:
 
 
 def test_from_nothing_to_an_answer_and_back_with_a_restart_between(demo: Demo) -> None:
-    up = demo.pods("up", "runpod", "tiny", "--name", NAME, "--yes")
+    up = demo.pods("up", "runpod", "tiny", "--name", NAME, "--expose", "tcp", "--yes")
     assert up.code == 0, up.output
+    assert "TLS:     https://127.0.0.1:" in up.output
     deploy = demo.deploy()
     assert deploy.code == 0, deploy.output
     assert "tunnel: ssh -N -L 8910:127.0.0.1:8910" in deploy.output
     answer = demo.ask()
     assert "drafted tokens accepted" in answer.output, answer.output
+    by_tls = demo.ask_by_tls()
+    assert "drafted tokens accepted" in by_tls.output, by_tls.output
     (before,) = json.loads(demo.pods("list", "runpod", "--json").output)
 
     assert demo.pods("stop", "runpod", "--yes").code == 0
@@ -32,8 +35,8 @@ def test_from_nothing_to_an_answer_and_back_with_a_restart_between(demo: Demo) -
     assert after["id"] == before["id"]
     assert after["ssh"] != before["ssh"]
     # Nobody deployed: the start command alone brought it back, its packages and its user included.
-    again = demo.ask()
-    assert "drafted tokens accepted" in again.output, again.output
+    for again in (demo.ask(), demo.ask_by_tls()):
+        assert "drafted tokens accepted" in again.output, again.output
     changed, seconds = demo.changed()
     assert changed == 0
     assert seconds < 60

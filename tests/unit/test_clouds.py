@@ -174,6 +174,22 @@ def test_runpod_may_stop_it_instead_and_start_from_our_image(clouds: Clouds) -> 
     assert "dockerArgs" not in asked
 
 
+@BOTH
+def test_a_port_for_tls_is_opened_where_it_is_asked_for_alone(clouds: Clouds, name: str) -> None:
+    cloud = of(name)
+    closed, opened = (
+        clouds.rented[cloud.create(first(cloud), order(expose=expose))].asked for expose in ("tunnel", "tcp")
+    )
+    assert "8911" not in str(closed)
+    if name == "runpod":
+        assert opened["ports"] == "8910/http,22/tcp,8911/tcp"
+    else:
+        assert opened["env"]["-p 8911:8911"] == "1"
+    for one, port in zip(clouds.rented.values(), (31910, 31911), strict=True):
+        one.tls_port = port
+    assert [pod.tls_at for pod in cloud.pods()] == ["", "127.0.0.1:31911"]
+
+
 def test_a_network_volume_is_taken_by_its_name_where_it_lies(clouds: Clouds) -> None:
     clouds.volumes = [{"id": "agv6w2qcg7", "name": "models", "size": 150, "dataCenterId": "EU-RO-1"}]
     cloud = runpod.RunPod(KEY, GPUS, 5, no_pause)

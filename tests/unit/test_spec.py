@@ -22,6 +22,16 @@ def spec(kind: HostKind = SYSTEMD, **data: Any) -> ServerSpec:
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
+        ({"llama_expose": "tcp"}, "llama_expose_at does not say where clients find it"),
+        ({"llama_expose": "tcp", "llama_expose_at": "pod.example"}, "expose_at is 'pod.example'"),
+        (
+            {"llama_expose": "tcp", "llama_expose_at": "192.0.2.7:31911", "llama_bind": "0.0.0.0"},
+            "llama_bind 0.0.0.0 opens the server itself beside its TLS port",
+        ),
+        (
+            {"llama_expose": "tcp", "llama_expose_at": "192.0.2.7:31911", "llama_expose_port": 8910},
+            "llama_expose_port 8910 is the server's own port",
+        ),
         ({"llama_preset": "nope"}, "no preset 'nope' in presets/. Fix: use one of gemma-4-31b,"),
         ({"llama_variant": "warp"}, "no variant of tiny 'warp'"),
         ({"llama_engine": "steam"}, "no engine 'steam'"),
