@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from beeyard.certificates import public_ssh_key, tunnel_key
-from beeyard.facts.units import OwnCaddy
+from beeyard.facts.units import OwnService
 from beeyard.gateway import Backend, Gateway, GatewaySettings, authorized_key, files
 from beeyard.operations import gateways
 from beeyard.operations.file_set import Directory, File
@@ -20,6 +20,7 @@ from tests.plan.conftest import Apply
 from tests.plan.test_machine import asked
 from tests.real_server import KEY
 
+CADDY = {"package": "caddy", "config": "/etc/caddy/Caddyfile"}
 SYSTEMCTL = """#!/bin/sh
 # Keeps in files what systemd would keep, and writes down what it was told.
 state={folder}
@@ -131,13 +132,13 @@ def test_a_caddy_is_the_users_own_if_it_runs_and_its_file_is_not_the_packages(
         (binaries / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{binaries}:{os.environ['PATH']}")
 
-    assert asked({}, OwnCaddy) is False
+    assert asked(CADDY, OwnService) is False
     (kept / "caddy.service").touch()
-    assert asked({}, OwnCaddy) is False  # as the package starts it
+    assert asked(CADDY, OwnService) is False  # as the package starts it
     (root / "etc/caddy/Caddyfile").write_text("bees.example.org\n")
-    assert asked({}, OwnCaddy) is True
+    assert asked(CADDY, OwnService) is True
     (kept / "caddy.service").unlink()
-    assert asked({}, OwnCaddy) is False
+    assert asked(CADDY, OwnService) is False
     (kept / "caddy.service").touch()
     status.write_text("")
-    assert asked({}, OwnCaddy) is True  # of no package
+    assert asked(CADDY, OwnService) is True  # of no package
