@@ -122,8 +122,10 @@ def resolve_monitor(
     """
     settings, port, found = monitor_settings(data), FIRST_TUNNEL_PORT, list[Watched]()
     for host in dict.fromkeys([*servers, *gateways]):
-        ends = (*_server(host, servers, catalog), *_gateway(host, gateways))
         of = servers.get(host) or gateways[host]
+        ends = (*_server(host, servers, catalog), *_gateway(host, gateways), *_exporters(of))
+        if not ends:
+            continue
         ssh = None if host == name else reached(host, of)
         ports = tuple(one.port if ssh is None else port + place for place, one in enumerate(ends))
         port += 0 if ssh is None else len(ends)
@@ -142,11 +144,14 @@ def _server(host: str, servers: Mapping[str, Mapping[str, Any]], catalog: Catalo
     spec = seen_from_elsewhere(servers[host], catalog)
     labels = {"accelerator": "cuda" if spec.wants_gpu else "cpu"}
     address, _, _ = spec.url.removeprefix("http://").rpartition(":")
-    exporters = host_settings(servers[host]).exporters
-    return [
-        Endpoint("llama-server", address, spec.port, labels, wants_key=True),
-        *(Endpoint(job, "127.0.0.1", port) for job, port in sorted(exporters.items())),
-    ]
+    # A server without --metrics answers 501, and would be told of as down.
+    return [Endpoint("llama-server", address, spec.port, labels, wants_key=True)] if spec.settings.metrics else []
+
+
+def _exporters(data: Mapping[str, Any]) -> list[Endpoint]:
+    # A gateway's host may serve nothing.
+    exporters = host_settings({"llama_preset": "", **data}).exporters
+    return [Endpoint(job, "127.0.0.1", port) for job, port in sorted(exporters.items())]
 
 
 def _gateway(host: str, gateways: Mapping[str, Mapping[str, Any]]) -> list[Endpoint]:

@@ -100,6 +100,8 @@ def put_monitor(monitor: Monitor) -> None:
         main=UNIT,
         ours=[TUNNELS],
         check="promtool check config",
+        # Its port and its retention are in its unit.
+        restarts=True,
         # A server that never came up has none, and is told of by the alert that it is down.
         keys=lambda: [
             File(monitor.key_file(one), f"{known_key(one) or ''}\n".encode(), "600", USER) for one in monitor.servers

@@ -39,6 +39,7 @@ def serving(
     units_dir: str = UNITS,
     check: str = "haproxy -c -q -f",
     keys: Callable[[], Sequence[File]] = list,
+    restarts: bool = False,
 ) -> Commands:
     """
     Ensure that a program runs with these files. A changed configuration is checked by the program itself, then taken
@@ -53,6 +54,7 @@ def serving(
     + units_dir: where units are
     + check: the command that judges a configuration
     + keys: more items, which an earlier operation of this deploy may have made
+    + restarts: whether a changed main unit is started anew at once; by default it holds from its next start
     """
     items = [*items, *keys()]
     files = [*items, config, *units]
@@ -89,11 +91,11 @@ def serving(
     changed = [name for name in names if f"{units_dir}/{name}" in wrong]
     if changed or gone:
         yield StringCommand("systemctl daemon-reload")
+    # A gateway goes on as it is: a restart would end its streams. Its unit holds from its next start.
+    again = [name for name in changed if (restarts or name != main) and name not in asleep]
     ran = main in now and now[main]["active"] == "active"
-    if ran and any(item.path in wrong for item in [*items, config]):
+    if ran and main not in again and any(item.path in wrong for item in [*items, config]):
         yield StringCommand("systemctl reload", QuoteString(main))
-    # The main one goes on as it is: a restart would end its streams. Its unit holds from its next start.
-    again = [name for name in changed if name != main and name not in asleep]
     reads = reloads or {}
     fresh = [name for name, path in reads.items() if path in wrong and name not in (*again, *asleep)]
     for words, of in (("reload", fresh), ("restart", again), ("enable --now --quiet", asleep)):

@@ -62,7 +62,10 @@ def test_the_monitor_sees_all_of_them_with_their_keys(bed: Bed, office: Path) ->
     while (up := {(one["host"], one["job"]) for one in series(bed, "up == 1")}) != wanted:
         assert time.monotonic() < deadline, f"up: {up}; all: {series(bed, 'up')}"
         time.sleep(1)
-    assert [one["host"] for one in series(bed, "beeyard:tokens_per_second")]
+    # A rate wants two answers of each server, then a look of the rules: later than the first `up`.
+    while {one["host"] for one in series(bed, "beeyard:tokens_per_second")} != {"light", "systemd"}:
+        assert time.monotonic() < deadline, f"no rates: {series(bed, 'beeyard:tokens_per_second')}"
+        time.sleep(1)
     assert bed.sh("systemd", "ss -Hltn 'sport = :9090' | awk '{print $4}'") == "127.0.0.1:9090"
 
 

@@ -110,6 +110,17 @@ def test_wrong_data_is_refused_by_name(data: dict[str, Any], complaint: str) -> 
     assert "Fix: " in str(error.value)
 
 
+def test_a_server_that_says_no_metrics_is_not_taken_for_dead() -> None:
+    silent = {"attic": {**SERVERS["attic"], "llama_settings": {"metrics": False}}}
+    assert set(by_job(resolve_monitor("door", {}, silent, GATEWAYS, CATALOG))) == {("door", "gateway")}
+
+
+def test_exporters_of_a_gateway_that_serves_nothing_are_asked_too() -> None:
+    doors = {"door": {**GATEWAYS["door"], "llama_exporters": {"node": 9100}}}
+    jobs = by_job(resolve_monitor("eye", {}, {}, doors, CATALOG))
+    assert set(jobs) == {("door", "gateway"), ("door", "node")}
+
+
 def test_nothing_to_watch_is_said() -> None:
     with pytest.raises(CatalogError, match=r"monitor eye has nothing to watch: .* Fix: add hosts"):
         resolve_monitor("eye", {}, {}, {}, CATALOG)
