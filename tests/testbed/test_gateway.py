@@ -129,5 +129,7 @@ def test_down_stops_all_of_it(bed: Bed, office: Path) -> None:
         words, check=False, capture_output=True, text=True, cwd=PROJECT, env=bed.environment, timeout=120
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert bed.sh("systemd", "systemctl list-units --plain --no-legend --state=active 'beeyard-*'") == ""
+    units = ["prometheus", "watch-light", "gateway", "gateway-watch", "tunnel-light", "llama-server"]
+    ask = f"systemctl is-active {' '.join(f'beeyard-{unit}' for unit in units)}"
+    assert bed.sh("systemd", ask, check=False).split() == ["inactive"] * len(units)
     assert bed.serving("light") == []
