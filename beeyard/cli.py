@@ -22,7 +22,15 @@ from beeyard.commands import bench, doctor, drift, export, logs, pods, status
 from beeyard.commands.options import Data, Limit
 from beeyard.dialects import argv
 from beeyard.hosts import Target, pairs
-from beeyard.images import SANDBOX_IMAGE, SBOM_SCANNER, architecture, builds, published_name
+from beeyard.images import (
+    GRAFANA_IMAGE,
+    PROMETHEUS_IMAGE,
+    SANDBOX_IMAGE,
+    SBOM_SCANNER,
+    architecture,
+    builds,
+    published_name,
+)
 from beeyard.lockfile import add_base, add_image
 from beeyard.plan import report
 from beeyard.render import CLONE_PRESET, clone_compose, define, rendered_files
@@ -62,7 +70,7 @@ def show_argv(
 
 @app.command()
 def render() -> None:
-    """Write compose.yaml and docker-bake.hcl anew from the presets and templates."""
+    """Write compose.yaml, docker-bake.hcl and Grafana's dashboard anew from presets, templates and code."""
     catalog = load_catalog([PRESETS])
     for name, text in rendered_files(catalog).items():
         changed = (PROJECT / name).read_text() != text if (PROJECT / name).exists() else True
@@ -163,13 +171,13 @@ def lock_images(
         str | None, typer.Option("--from", help="Lock the engines' images of this repository instead.")
     ] = None,
 ) -> None:
-    """Ask the registries for the digests of the images' bases, the SBOM's scanner, the sandbox; write them down."""
+    """Ask the registries for the digests of the images that we build on or use; write them down."""
     catalog = load_catalog()
     if published is not None:
         _lock_published(catalog, published, file)
         return
     names = {base for variant in catalog.images.values() for base in (variant.build_base, variant.server_base)}
-    for name in sorted(names | {SBOM_SCANNER, SANDBOX_IMAGE}):
+    for name in sorted(names | {SBOM_SCANNER, SANDBOX_IMAGE, PROMETHEUS_IMAGE, GRAFANA_IMAGE}):
         if catalog.lock.bases.get(name) == "local":
             typer.echo(f"{name} is one of your own: left as it is")
             continue

@@ -11,8 +11,8 @@ from pydantic import Field, StringConstraints, ValidationError, field_validator
 
 from beeyard.catalog import PROJECT, Catalog, CatalogError, Strict, sentence
 from beeyard.render import systemd_quoted
-from beeyard.spec import ANY_HOST, host_settings, resolve
-from beeyard.tunnel import Ssh
+from beeyard.spec import ANY_HOST, ServerSpec, host_settings, resolve
+from beeyard.tunnel import Forward, Ssh, authorized, kept_open
 
 # The group of an inventory whose hosts are gateways, and what their keys in its data begin with.
 GROUP: Final = "gateway"
@@ -258,10 +258,7 @@ def resolve_gateway(
 
 
 def _backend(name: str, data: Mapping[str, Any], catalog: Catalog, *, is_here: bool, tunnel_port: int) -> Backend:
-    # How many slots it has and where it listens depends on neither of these two.
-    given = {key: value for key, value in data.items() if key not in ("llama_engine", "llama_context")}
-    spec = resolve({**given, "llama_runtime": "supervisor"}, catalog, ANY_HOST)
-    called = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip("_.-") or "server"
+    spec, called = seen_from_elsewhere(data, catalog), file_name(name)
     slots = spec.settings.slots
     if is_here:
         address = "127.0.0.1" if spec.is_loopback or ipaddress.ip_address(spec.bind).is_unspecified else spec.bind
@@ -269,17 +266,29 @@ def _backend(name: str, data: Mapping[str, Any], catalog: Catalog, *, is_here: b
     if spec.is_loopback:
         return Backend(
             name=called, host=name, address="127.0.0.1", port=tunnel_port, slots=slots,
-            ssh=_ssh(name, data), tunnelled_port=spec.port,
+            ssh=reached(name, data), tunnelled_port=spec.port,
         )  # fmt: skip
     unspecified = ipaddress.ip_address(spec.bind).is_unspecified
-    address = _ssh(name, data).hostname if unspecified else spec.bind
+    address = reached(name, data).hostname if unspecified else spec.bind
     return Backend(name=called, host=name, address=address, port=spec.port, slots=slots)
 
 
-def _ssh(name: str, data: Mapping[str, Any]) -> Ssh:
-    """How the gateway reaches a host."""
+def seen_from_elsewhere(data: Mapping[str, Any], catalog: Catalog) -> ServerSpec:
+    """What others need to know of a host's server: how many slots it has, and where it listens."""
+    # Neither of these two matters for that, and they would ask the host.
+    given = {key: value for key, value in data.items() if key not in ("llama_engine", "llama_context")}
+    return resolve({**given, "llama_runtime": "supervisor"}, catalog, ANY_HOST)
+
+
+def file_name(host: str) -> str:
+    """A host's name as a part of a unit's or a file's."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", host).lstrip("_.-") or "server"
+
+
+def reached(name: str, data: Mapping[str, Any]) -> Ssh:
+    """How a gateway or a monitor reaches a host by SSH, one that serves nothing itself, too."""
     ssh = Ssh.of_data(name, data)
-    host, _, port = (host_settings(data).reached_at or "").partition(":")
+    host, _, port = (host_settings({"llama_preset": "", **data}).reached_at or "").partition(":")
     return ssh.model_copy(update={"hostname": host, "port": int(port) if port else None}) if host else ssh
 
 
@@ -354,8 +363,9 @@ def units(gateway: Gateway, places: Places) -> dict[str, str]:
         )
     for one in gateway.tunnelled:
         found[tunnel_unit(one)] = _render(
-            "beeyard-tunnel.service.j2", name=one.host, exec_start=systemd_quoted(tunnel_command(one, places))
-        )
+            "beeyard-tunnel.service.j2", name=one.host, what="server", user="haproxy",
+            exec_start=systemd_quoted(tunnel_command(one, places)),
+        )  # fmt: skip
     return found
 
 
@@ -381,33 +391,16 @@ def tunnel_unit(backend: Backend) -> str:
 
 
 def tunnel_command(backend: Backend, places: Places) -> list[str]:
-    """
-    The ssh that forwards a port of the gateway's loopback to the server's.
-
-    It has a key of its own, which the server's host lets do this and nothing else, and knows that host's key.
-    """
+    """The ssh that forwards a port of the gateway's loopback to the server's."""
     assert backend.ssh is not None, "a backend without a tunnel"  # noqa: S101
-    there = f"127.0.0.1:{backend.port}:127.0.0.1:{backend.tunnelled_port}"
-    options = (
-        "BatchMode=yes", "ExitOnForwardFailure=yes", "ServerAliveInterval=10", "ServerAliveCountMax=3",
-        "StrictHostKeyChecking=yes", f"UserKnownHostsFile={places.folder}/known_hosts", "IdentitiesOnly=yes",
-        f"HostKeyAlias={backend.host}", "ConnectTimeout=10", "Compression=no",
-    )  # fmt: skip
-    words = [word for option in options for word in ("-o", option)]
-    port = ["-p", str(backend.ssh.port)] if backend.ssh.port else []
-    user = backend.ssh.user or "root"
-    return [
-        "/usr/bin/ssh", "-N", "-F", "none", *words, "-i", f"{places.folder}/tunnel-key", *port, "-L", there,
-        f"{user}@{backend.ssh.hostname}",
-    ]  # fmt: skip
+    assert backend.tunnelled_port is not None, "a backend without a tunnel"  # noqa: S101
+    way = Forward(port=backend.port, address="127.0.0.1", to=backend.tunnelled_port)
+    return kept_open(backend.ssh, backend.host, [way], places.folder)
 
 
 def authorized_key(public_key: str, port: int) -> str:
     """The line of a server's host that lets the gateway reach the server, and do nothing else there."""
-    kind, text, *_ = public_key.split()
-    return (
-        f'restrict,port-forwarding,permitopen="127.0.0.1:{port}",command="/bin/false" {kind} {text} beeyard-gateway'
-    )
+    return authorized(public_key, [("127.0.0.1", port)], "beeyard-gateway")
 
 
 def users_map(keys: Mapping[str, str]) -> str:

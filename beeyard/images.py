@@ -18,6 +18,8 @@ FLAGS_LABEL = "beeyard.flags"
 SBOM_SCANNER = "docker/buildkit-syft-scanner:stable-1"
 # What models' modules are tried in, where no image of ours has Python.
 SANDBOX_IMAGE = "python:3.13-slim"
+# What watches the servers of a clone: compose.yaml's profile observability.
+PROMETHEUS_IMAGE, GRAFANA_IMAGE = "prom/prometheus:v3.5.0", "grafana/grafana:11.6.0"
 BUILD_SCRIPT = "image/build-engine.sh"
 GPUS_TABLE = "presets/gpus.yaml"
 # All that Dockerfile.cuda reads of the project to make a server.

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from beeyard import hub, images
 from beeyard.catalog import PROJECT, Catalog, CatalogError, HubFile, UrlFile, pick
+from beeyard.dashboard import dashboard
 from beeyard.dialects import argv
 from beeyard.spec import ANY_HOST, ServerSpec, resolve
 
@@ -157,6 +158,8 @@ def clone_compose(catalog: Catalog, preset: str) -> str:
             "arguments": build,
             "fetch": _fetch_lines(specs.values()),
             "models_written": '"${MODEL_DIR:-./models}:/models"',
+            "prometheus": compose_quoted(images.locked_base(catalog, images.PROMETHEUS_IMAGE)),
+            "grafana": compose_quoted(images.locked_base(catalog, images.GRAFANA_IMAGE)),
         },
         container=None,
         gpu=first.gpu_access,
@@ -200,8 +203,12 @@ def bake_file(catalog: Catalog) -> str:
 
 
 def rendered_files(catalog: Catalog) -> dict[str, str]:
-    """The files at the project's top that are written from presets and templates, by name."""
-    return {"compose.yaml": clone_compose(catalog, CLONE_PRESET), "docker-bake.hcl": bake_file(catalog)}
+    """The files of the project that are written from presets, templates and code, by name."""
+    return {
+        "compose.yaml": clone_compose(catalog, CLONE_PRESET),
+        "docker-bake.hcl": bake_file(catalog),
+        "observability/grafana/dashboards/beeyard.json": dashboard(),
+    }
 
 
 def _clone_spec(catalog: Catalog, preset: str, variant: str) -> ServerSpec:

@@ -125,6 +125,8 @@ class HostSettings(Strict):
     expose_at: (
         Annotated[str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")] | None
     ) = None
+    # Ports of exporters of metrics that run there already, by kind, for a monitor of the inventory.
+    exporters: dict[Literal["node", "dcgm"], Annotated[int, Field(ge=1, le=65535)]] = {}
     # Whether nftables closes the host but for SSH and its server; and to whom that is open: to all if empty.
     firewall: bool = False
     open_to: tuple[str, ...] = ()

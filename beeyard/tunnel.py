@@ -4,9 +4,9 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from beeyard.catalog import PROJECT, CatalogError, Strict
 
@@ -111,3 +111,41 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class Forward(NamedTuple):
+    """A port of this end's loopback that leads to one at the other end, by the address that it listens on there."""
+
+    port: int
+    address: str
+    to: int
+
+
+def kept_open(ssh: Ssh, name: str, forwards: Iterable[Forward], folder: str) -> list[str]:
+    """
+    The ssh that a unit keeps open between two hosts of an inventory, as root of neither.
+
+    It has a key of its own, which the other host lets do this and nothing else, and knows that host's key.
+
+    :param name: the other host's, in the inventory and in known_hosts
+    :param folder: where ``tunnel-key`` and ``known_hosts`` are
+    """
+    options = (
+        "BatchMode=yes", "ExitOnForwardFailure=yes", "ServerAliveInterval=10", "ServerAliveCountMax=3",
+        "StrictHostKeyChecking=yes", f"UserKnownHostsFile={folder}/known_hosts", "IdentitiesOnly=yes",
+        f"HostKeyAlias={name}", "ConnectTimeout=10", "Compression=no",
+    )  # fmt: skip
+    words = [word for option in options for word in ("-o", option)]
+    port = ["-p", str(ssh.port)] if ssh.port else []
+    ways = [word for one in forwards for word in ("-L", f"127.0.0.1:{one.port}:{one.address}:{one.to}")]
+    return [
+        "/usr/bin/ssh", "-N", "-F", "none", *words, "-i", f"{folder}/tunnel-key", *port, *ways,
+        f"{ssh.user or 'root'}@{ssh.hostname}",
+    ]  # fmt: skip
+
+
+def authorized(public_key: str, targets: Iterable[tuple[str, int]], comment: str) -> str:
+    """The line of authorized_keys that lets a key open these addresses and ports, and do nothing else."""
+    kind, text, *_ = public_key.split()
+    opens = "".join(f'permitopen="{address}:{port}",' for address, port in targets)
+    return f'restrict,port-forwarding,{opens}command="/bin/false" {kind} {text} {comment}'

@@ -1,6 +1,6 @@
 """Put a gateway in place on a host of group `gateway`: HAProxy, its files and units, tunnels, keys, certificate."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from beeyard.catalog import PROJECT, CatalogError, load_catalog
 from beeyard.certificates import internal_certificate, joined, public_ssh_key, tunnel_key
 from beeyard.deploys.connections import host_key
 from beeyard.deploys.surveyed import may_look, refused
-from beeyard.facts.units import Lines, OwnCaddy
+from beeyard.facts.units import Lines, OwnService
 from beeyard.gateway import (
     CADDY_UNIT,
     GROUP,
@@ -28,6 +28,7 @@ from beeyard.gateway import (
     units,
 )
 from beeyard.keys import AUTHORITY, GATEWAY, inner_key, made_key
+from beeyard.monitor import GROUP as MONITORS
 from beeyard.operations import gateways, packages
 from beeyard.operations.file_set import Directory, File, Item
 from beeyard.operations.gateways import Behind
@@ -42,8 +43,14 @@ HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
 
 
 def serves(one: Any = host) -> bool:
-    """Whether a host has a server of its own: all but those that are gateways alone."""
-    return GROUP not in one.groups or bool(one.data.get("gateway_serves"))
+    """Whether a host has a server of its own: all but those that are gateways or monitors alone."""
+    is_other = is_gateway(one) or MONITORS in one.groups
+    return not is_other or bool(one.data.get("gateway_serves") or one.data.get("monitor_serves"))
+
+
+def is_gateway(one: Any) -> bool:
+    """Whether a host of the inventory is a gateway."""
+    return GROUP in one.groups
 
 
 def gateway_plan() -> Gateway | None:
@@ -100,7 +107,7 @@ def put_gateway(gateway: Gateway) -> None:
         return
     caddy = ["caddy"] if settings.tls == "acme" else []
     ssh = ["openssh-client"] if gateway.tunnelled else []
-    if settings.tls == "acme" and host.get_fact(OwnCaddy):
+    if settings.tls == "acme" and host.get_fact(OwnService, package="caddy", config="/etc/caddy/Caddyfile"):
         refused(
             [
                 "a Caddy of your own serves here, and gateway_tls acme wants ports 80 and 443. Fix: end it by "
@@ -112,7 +119,7 @@ def put_gateway(gateway: Gateway) -> None:
     try:
         pem = _certificate(gateway)
         acme_root = _acme_root(settings.acme_root)
-        known_hosts = _host_keys(gateway)
+        known_hosts = host_keys([one.host for one in gateway.tunnelled])
     except CatalogError as error:
         refused([str(error)])
         return
@@ -200,19 +207,21 @@ def _acme_root(file: str | None) -> bytes | None:
         raise CatalogError(f"gateway_acme_root {file} cannot be read: {error}. Fix: correct the path") from error
 
 
-def _host_keys(gateway: Gateway) -> str:
-    """What the hosts say of themselves, over the connections that this deploy has to them."""
+def host_keys(names: Sequence[str]) -> str:
+    """
+    What hosts of the inventory say of themselves, over the connections that this deploy has to them, as known_hosts.
+
+    :raises CatalogError: one has no key to be known by.
+    """
     everyone: Mapping[str, Any] = {one.name: one for one in host.state.inventory}
     lines = []
-    for backend in gateway.tunnelled:
-        there = everyone[backend.host]
+    for name in names:
+        there = everyone[name]
         if not there.connected:
             there.connect(reason="for its host key", show_errors=False, raise_exceptions=True)
         # The very key by which this connection knows it; without one (this machine itself), its file.
         key = host_key(there) or " ".join(there.get_fact(Lines, path=HOST_KEY))
         if not key:
-            raise CatalogError(
-                f"{backend.host} has no {HOST_KEY}, by which its gateway would know it. Fix: ssh-keygen -A there"
-            )
-        lines.append(f"{backend.host} {' '.join(key.split()[:2])}\n")
+            raise CatalogError(f"{name} has no {HOST_KEY}, by which others would know it. Fix: ssh-keygen -A there")
+        lines.append(f"{name} {' '.join(key.split()[:2])}\n")
     return "".join(lines)

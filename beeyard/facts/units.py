@@ -35,22 +35,24 @@ class UnitStates(FactBase[dict[str, UnitState]]):
         return {unit: UnitState(active=active, enabled=enabled) for unit, active, enabled in rows}
 
 
-OWN_CADDY = r"""
-[ "$(systemctl is-active caddy.service)" = active ] || exit 0
-dpkg --status caddy >/dev/null || echo no package
-dpkg --verify caddy | grep " /etc/caddy/Caddyfile$"
+OWN = r"""
+[ "$(systemctl is-active "$1.service")" = active ] || exit 0
+dpkg --status "$1" >/dev/null || echo no package
+dpkg --verify "$1" | grep " $2$"
 exit 0
 """
 
 
-class OwnCaddy(FactBase[bool]):
-    """Returns whether a Caddy serves here with a configuration that is not its package's."""
+class OwnService(FactBase[bool]):
+    """Returns whether a package's service runs here with a configuration that is not the package's."""
 
     default = bool
 
-    def command(self) -> StringCommand:
+    def command(self, package: str, config: str) -> StringCommand:
         """Ask systemd, then dpkg."""
-        return StringCommand("sh -c", QuoteString(OWN_CADDY), "2>/dev/null")
+        return StringCommand(
+            "sh -c", QuoteString(OWN), "look", QuoteString(package), QuoteString(config), "2>/dev/null"
+        )
 
     def process(self, output: list[str]) -> bool:
         """Whatever dpkg says is a difference."""

@@ -1,6 +1,6 @@
 """Operations on a gateway's HAProxy, and on what hosts behind it let it do."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gevent.lock import BoundedSemaphore
@@ -37,19 +37,26 @@ def serving(
     ours: Sequence[str],
     reloads: Mapping[str, str] | None = None,
     units_dir: str = UNITS,
+    check: str = "haproxy -c -q -f",
+    keys: Callable[[], Sequence[File]] = list,
+    restarts: bool = False,
 ) -> Commands:
     """
-    Ensure that a gateway runs with these files. A changed configuration is checked by HAProxy itself, then taken
+    Ensure that a program runs with these files. A changed configuration is checked by the program itself, then taken
     up by a reload, which no stream notices.
 
     + items: what the configuration names
-    + config: HAProxy's configuration
+    + config: its configuration
     + units: systemd's units
-    + main: HAProxy's own among them
+    + main: the program's own among them
     + ours: how units begin that are removed when they are not among them
     + reloads: units beside the main one that reload when a file among the items has changed: its path
     + units_dir: where units are
+    + check: the command that judges a configuration
+    + keys: more items, which an earlier operation of this deploy may have made
+    + restarts: whether a changed main unit is started anew at once; by default it holds from its next start
     """
+    items = [*items, *keys()]
     files = [*items, config, *units]
     there = host.get_fact(FileStates, paths=[item.path for item in files])
     wrong = {item.path for item in files if not as_wanted(item, there.get(item.path))}
@@ -59,7 +66,7 @@ def serving(
     gone = sorted(set(found) - set(names))
     asleep = [name for name in names if now.get(name) != {"active": "active", "enabled": "enabled"}]
     if not wrong and not gone and not asleep:
-        host.noop("the gateway runs as wanted")
+        host.noop("it runs as wanted")
         return
     for item in items:
         if item.path in wrong:
@@ -69,7 +76,7 @@ def serving(
         yield from put(beside)
         # What is wrong with it is said now, and the process that runs goes on with the old one.
         yield StringCommand(
-            "haproxy -c -q -f",
+            check,
             QuoteString(beside.path),
             "&& mv -f",
             QuoteString(beside.path),
@@ -84,11 +91,11 @@ def serving(
     changed = [name for name in names if f"{units_dir}/{name}" in wrong]
     if changed or gone:
         yield StringCommand("systemctl daemon-reload")
+    # A gateway goes on as it is: a restart would end its streams. Its unit holds from its next start.
+    again = [name for name in changed if (restarts or name != main) and name not in asleep]
     ran = main in now and now[main]["active"] == "active"
-    if ran and any(item.path in wrong for item in [*items, config]):
+    if ran and main not in again and any(item.path in wrong for item in [*items, config]):
         yield StringCommand("systemctl reload", QuoteString(main))
-    # The main one goes on as it is: a restart would end its streams. Its unit holds from its next start.
-    again = [name for name in changed if name != main and name not in asleep]
     reads = reloads or {}
     fresh = [name for name, path in reads.items() if path in wrong and name not in (*again, *asleep)]
     for words, of in (("reload", fresh), ("restart", again), ("enable --now --quiet", asleep)):
@@ -99,7 +106,7 @@ def serving(
 @operation()
 def stopped(units: Sequence[str]) -> Commands:
     """
-    Ensure that units of a gateway run neither now nor at boot.
+    Ensure that units run neither now nor at boot.
 
     + units: their names
     """
@@ -108,7 +115,7 @@ def stopped(units: Sequence[str]) -> Commands:
     if on:
         yield StringCommand("systemctl disable --now --quiet", *(QuoteString(name) for name in on))
     else:
-        host.noop("no gateway runs")
+        host.noop("none of them runs")
 
 
 @operation()

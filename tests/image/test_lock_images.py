@@ -13,7 +13,7 @@ import yaml
 
 from beeyard import image_build, locking
 from beeyard.catalog import load_catalog
-from beeyard.images import SANDBOX_IMAGE, SBOM_SCANNER
+from beeyard.images import GRAFANA_IMAGE, PROMETHEUS_IMAGE, SANDBOX_IMAGE, SBOM_SCANNER
 from tests import engine_image
 
 OCI = "application/vnd.oci.image"
@@ -103,7 +103,9 @@ def lock(presets: Path, tmp_path: Path, base: str) -> tuple[int, str, str]:
     others = {
         name for variant in load_catalog().images.values() for name in (variant.build_base, variant.server_base)
     }
-    own = dict.fromkeys([*others, SBOM_SCANNER, SANDBOX_IMAGE, engine_image.BASE], "local")
+    own = dict.fromkeys(
+        [*others, SBOM_SCANNER, SANDBOX_IMAGE, PROMETHEUS_IMAGE, GRAFANA_IMAGE, engine_image.BASE], "local"
+    )
     (folder / "lock.yaml").write_text(yaml.safe_dump({"bases": own}))
     file = tmp_path / "lock.yaml"
     file.write_text('# Ours.\nbases:\n  "other:1": sha256:0\nmodels: {}\n')

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from beeyard.certificates import public_ssh_key, tunnel_key
-from beeyard.facts.units import OwnCaddy
+from beeyard.facts.units import OwnService
 from beeyard.gateway import Backend, Gateway, GatewaySettings, authorized_key, files
 from beeyard.operations import gateways
 from beeyard.operations.file_set import Directory, File
@@ -20,6 +20,7 @@ from tests.plan.conftest import Apply
 from tests.plan.test_machine import asked
 from tests.real_server import KEY
 
+CADDY = {"package": "caddy", "config": "/etc/caddy/Caddyfile"}
 SYSTEMCTL = """#!/bin/sh
 # Keeps in files what systemd would keep, and writes down what it was told.
 state={folder}
@@ -97,6 +98,38 @@ def test_a_gateway_is_put_in_place_once_and_a_fault_leaves_it_as_it_was(
     assert not (kept / "tunnel-a.service").exists()
 
 
+def test_a_monitors_changed_unit_is_started_anew(
+    apply: Apply, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, etc, units = tmp_path / "systemd", tmp_path / "etc", tmp_path / "units"
+    for folder in (kept, units, tmp_path / "bin"):
+        folder.mkdir()
+    (tmp_path / "bin" / "systemctl").write_text(SYSTEMCTL.format(folder=kept))
+    (tmp_path / "bin" / "systemctl").chmod(0o755)
+    monkeypatch.setenv(
+        "PATH", f"{tmp_path}/bin:{Path(program('promtool', 'prometheus')).parent}:{os.environ['PATH']}"
+    )
+    words: dict[str, Any] = {
+        "items": [Directory(str(etc), "700")], "main": "main.service", "ours": ["watch-"], "units_dir": str(units),
+        "check": "promtool check config", "restarts": True,
+    }  # fmt: skip
+
+    def put(port: int, config: bytes = b"global: {}\n") -> int:
+        unit = File(f"{units}/main.service", f"[Service]\nExecStart=/usr/bin/prometheus :{port}\n".encode())
+        return apply(gateways.serving, config=File(f"{etc}/prometheus.yml", config, "600"), units=[unit], **words)
+
+    put(9090)
+    (kept / "told").unlink()
+    put(9091, b"global: {scrape_interval: 5s}\n")
+    told = (kept / "told").read_text()
+    assert "restart main.service" in told
+    assert "reload main.service" not in told
+    assert put(9091, b"global: {scrape_interval: 5s}\n") == 0
+    with pytest.raises(Failed):
+        put(9091, b"scrape_config: nonsense\n")
+    assert b"nonsense" not in (etc / "prometheus.yml").read_bytes()
+
+
 def test_a_tunnels_key_is_let_in_once_and_beside_others(apply: Apply, tmp_path: Path) -> None:
     file = tmp_path / ".ssh" / "authorized_keys"
     file.parent.mkdir()
@@ -131,13 +164,13 @@ def test_a_caddy_is_the_users_own_if_it_runs_and_its_file_is_not_the_packages(
         (binaries / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{binaries}:{os.environ['PATH']}")
 
-    assert asked({}, OwnCaddy) is False
+    assert asked(CADDY, OwnService) is False
     (kept / "caddy.service").touch()
-    assert asked({}, OwnCaddy) is False  # as the package starts it
+    assert asked(CADDY, OwnService) is False  # as the package starts it
     (root / "etc/caddy/Caddyfile").write_text("bees.example.org\n")
-    assert asked({}, OwnCaddy) is True
+    assert asked(CADDY, OwnService) is True
     (kept / "caddy.service").unlink()
-    assert asked({}, OwnCaddy) is False
+    assert asked(CADDY, OwnService) is False
     (kept / "caddy.service").touch()
     status.write_text("")
-    assert asked({}, OwnCaddy) is True  # of no package
+    assert asked(CADDY, OwnService) is True  # of no package
